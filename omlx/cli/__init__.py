@@ -1,0 +1,4 @@
+"""Command line: commands and views.
+
+Nothing else imports it.
+"""

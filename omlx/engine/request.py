@@ -1,0 +1,207 @@
+"""What goes into an engine and what comes out: plain values, the same in a process and across one.
+
+Knows nothing about text, HTTP, mlx or how a request is computed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen from the logits; temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it."""
+
+    id: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Figures of one request; times in seconds, ttft_s from its arrival at the engine."""
+
+    prompt_tokens: int
+    cached_memory: int
+    cached_disk: int
+    generated_tokens: int
+    queue_s: float
+    load_s: float
+    prefill_s: float
+    decode_s: float
+    ttft_s: float
+
+
+class FinishReason(Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class FailureCode(Enum):
+    """Whose fault a failed request is."""
+
+    BAD_REQUEST = "bad_request"
+    OVERLOADED = "overloaded"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request leaves the queue; so many prompt tokens came from each tier of the cache."""
+
+    request_id: str
+    cached_memory: int
+    cached_disk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """`done` of `total` uncached prompt tokens are computed."""
+
+    request_id: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token; a stop token is never delivered."""
+
+    request_id: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request that ended as it should."""
+
+    request_id: str
+    reason: FinishReason
+    stats: RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that could not be served."""
+
+    request_id: str
+    code: FailureCode
+    message: str
+
+
+Event = Admitted | Prefilled | Token | Finished | Failed
+Listener = Callable[[Sequence[Event]], None]
+
+
+class EngineState(Enum):
+    """Where an engine is in its life."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    """What one tier of the cache holds and may hold."""
+
+    blocks: int = 0
+    bytes: int = 0
+    budget_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounters:
+    """Counts since the engine started; tokens are prompt tokens, `bad` is by reason."""
+
+    prompt_tokens: int = 0
+    cached_memory_tokens: int = 0
+    cached_disk_tokens: int = 0
+    blocks_stored: int = 0
+    blocks_written: int = 0
+    bytes_written: int = 0
+    blocks_read: int = 0
+    bytes_read: int = 0
+    evicted_memory: int = 0
+    evicted_disk: int = 0
+    dropped_writes: int = 0
+    bad: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """The latest figures of an engine, at most a second old while it works."""
+
+    waiting: int = 0
+    loading: int = 0
+    prefilling: int = 0
+    decoding: int = 0
+    finished_requests: int = 0
+    failed_requests: int = 0
+    generated_tokens: int = 0
+    decode_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    cache_note: str = ""
+    memory: TierUsage = field(default_factory=TierUsage)
+    disk: TierUsage = field(default_factory=TierUsage)
+    counters: CacheCounters = field(default_factory=CacheCounters)
+
+
+class Engine(Protocol):
+    """One loaded model. Every method may be called from any thread and returns at once, but stop."""
+
+    @property
+    def model_id(self) -> str:
+        """The id of the model that it serves."""
+        ...
+
+    def start(self, listener: Listener) -> None:
+        """Begin to load; `listener` is called with the events of each step, on another thread."""
+        ...
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; its events end with exactly one Finished or Failed."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request within one step; a Finished with reason ABORT follows. Unknown ids pass."""
+        ...
+
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+        ...
+
+    def error(self) -> str | None:
+        """Why the engine failed, one sentence; None while it has not."""
+        ...
+
+    def snapshot(self) -> EngineSnapshot | None:
+        """The latest figures; None before the model is loaded."""
+        ...
+
+    def stop(self, timeout_s: float) -> int | None:
+        """Write what is in memory to disk, end, wait at most so long; the exit code if known."""
+        ...

@@ -1,0 +1,4 @@
+"""Server: HTTP and the dialects.
+
+Never imports mlx.
+"""

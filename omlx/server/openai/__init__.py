@@ -1,0 +1,4 @@
+"""The OpenAI dialect.
+
+Knows nothing about engines beyond the internal request.
+"""

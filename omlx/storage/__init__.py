@@ -1,0 +1,4 @@
+"""Storage: blocks as bytes on disk.
+
+Knows nothing about mlx, models or tokens' meaning.
+"""
