@@ -171,7 +171,7 @@ class EngineSnapshot:
 
 
 class Engine(Protocol):
-    """One loaded model. Every method may be called from any thread and returns at once, but stop."""
+    """One loaded model. Any thread may call its methods; all but `stop` return at once."""
 
     @property
     def model_id(self) -> str:

@@ -1,0 +1,27 @@
+"""The values that the cache passes around: a payload's size, a running sequence's block table.
+
+Knows nothing about what a payload holds.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from omlx.cache.hashing import TokenArray
+from omlx.storage.layout import BlockHash
+
+
+class HasBytes(Protocol):
+    """A payload: state of one block, opaque but for its size."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
+
+
+@dataclass(slots=True)
+class Chain:
+    """The growing block table of one running sequence: what is stored of it so far."""
+
+    tokens: TokenArray
+    names: list[BlockHash] = field(default_factory=list[BlockHash])

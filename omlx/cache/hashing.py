@@ -1,0 +1,87 @@
+"""Names of blocks: a chain of SHA-256 over token ids, from a root that is the model and its layout.
+
+Knows nothing about where blocks are kept.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx.storage.layout import BlockHash, RootHash
+
+FORMAT_VERSION = 1
+TokenArray = npt.NDArray[np.uint32]
+ExtraKeys = Sequence[tuple[str, bytes]]
+
+
+def token_array(token_ids: Sequence[int] | TokenArray) -> TokenArray:
+    """Token ids as one little-endian uint32 array, shape (n,); ValueError outside 0..2^32-1."""
+    if isinstance(token_ids, np.ndarray):
+        return np.ascontiguousarray(token_ids, dtype="<u4")
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < 2**32):
+        raise ValueError("token ids must lie in 0..2^32-1")
+    return np.fromiter(token_ids, dtype="<u4", count=len(token_ids))
+
+
+def _field(tag: bytes, value: bytes | memoryview) -> Iterable[bytes | memoryview]:
+    """Tag, length, value: no two different lists of fields give the same bytes."""
+    return tag, len(value).to_bytes(8, "little"), value
+
+
+def compute_root_hash(fingerprint: str, layout: Mapping[str, str]) -> RootHash:
+    """The first parent of all blocks of a model: format version, fingerprint, cache layout."""
+    digest = hashlib.sha256()
+    for part in _field(b"V", FORMAT_VERSION.to_bytes(4, "little")):
+        digest.update(part)
+    for part in _field(b"F", bytes.fromhex(fingerprint)):
+        digest.update(part)
+    for key in sorted(layout):
+        for part in (*_field(b"L", key.encode()), *_field(b"l", layout[key].encode())):
+            digest.update(part)
+    return RootHash(digest.digest())
+
+
+def compute_block_hash(
+    model: RootHash,
+    parent_hash: BlockHash | None,
+    token_ids: Sequence[int] | TokenArray,
+    extra_keys: ExtraKeys = (),
+) -> BlockHash:
+    """The name of the block of `token_ids` after `parent_hash` (None: the first block of `model`).
+
+    `extra_keys` are (tag, digest) pairs for what token ids don't say, such as an image's pixels.
+    """
+    tokens = token_array(token_ids)
+    digest = hashlib.sha256()
+    parent = parent_hash if parent_hash is not None else model
+    for part in _field(b"P", parent):
+        digest.update(part)
+    for part in _field(b"C", len(tokens).to_bytes(4, "little")):
+        digest.update(part)
+    for part in _field(b"T", memoryview(tokens).cast("B")):
+        digest.update(part)
+    for key, value in extra_keys:
+        for part in (*_field(b"K", key.encode()), *_field(b"k", value)):
+            digest.update(part)
+    return BlockHash(digest.digest())
+
+
+def chain_hashes(model: RootHash, tokens: TokenArray, block_size: int) -> list[BlockHash]:
+    """The names of all full blocks of a sequence, in order."""
+    names: list[BlockHash] = []
+    parent: BlockHash | None = None
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        parent = compute_block_hash(model, parent, tokens[start : start + block_size])
+        names.append(parent)
+    return names
+
+
+def common_prefix(a: TokenArray, b: TokenArray) -> int:
+    """How many leading tokens are equal."""
+    n = min(len(a), len(b))
+    if n == 0:
+        return 0
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if len(differs) else n

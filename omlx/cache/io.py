@@ -1,0 +1,200 @@
+"""The disk tier's threads: find, read, write and touch blocks away from the engine thread.
+
+Bytes only, no mlx. Every result is handed back to the engine thread through `post`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from omlx.cache.hashing import TokenArray, common_prefix
+from omlx.storage.budget import Budget
+from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.record import SectionSpec
+from omlx.storage.store import BlockStore, PutResult, StoreCounters
+
+_log = logging.getLogger("omlx.cache.io")
+_READERS = 8  # enough multi-megabyte reads in flight to reach the rate of an SSD
+
+Post = Callable[[Callable[[], None]], None]
+Buffers = Sequence[tuple[SectionSpec, memoryview]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A stored block whose first `take` tokens continue the sequence."""
+
+    key: BlockKey
+    tokens: TokenArray
+    take: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the disk has of a sequence: so many full blocks, then perhaps a part of one more."""
+
+    num_blocks: int
+    partial: Partial | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """One block to read and the buffers that take it."""
+
+    key: BlockKey
+    tokens: bytes
+    buffers: Buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Blocks and bytes in the directory, and its ceiling."""
+
+    blocks: int
+    used_bytes: int
+    max_bytes: int
+
+
+class DiskTier:
+    """Asynchronous access to one BlockStore; its methods are called on the engine thread."""
+
+    def __init__(
+        self, store: BlockStore, budget: Budget, post: Post, *, max_queued_bytes: int
+    ) -> None:
+        self._store = store
+        self._budget = budget
+        self._post = post
+        self._max_queued_bytes = max_queued_bytes
+        self._readers = ThreadPoolExecutor(_READERS, "omlx-read")
+        self._writer = ThreadPoolExecutor(1, "omlx-write")
+        self._writes: set[Future[None]] = set()
+        self._lock = threading.Lock()
+        self._queued_bytes = 0
+        self.dropped_writes = 0
+
+    def find(
+        self,
+        keys: Sequence[BlockKey],
+        parent: BlockHash,
+        rest: TokenArray,
+        done: Callable[[Found], None],
+    ) -> None:
+        """Walk `keys` (full blocks after `parent`) as far as they exist, then look for a partial.
+
+        `rest` are the tokens after `parent` that may come from the cache.
+        """
+        self._run(lambda: self._find(keys, parent, rest), Found(0, None), done)
+
+    def _find(self, keys: Sequence[BlockKey], parent: BlockHash, rest: TokenArray) -> Found:
+        num_blocks = 0
+        for key in keys:
+            if not self._store.contains(key.parent, key.name, key.count):
+                break
+            num_blocks += 1
+            parent = key.name
+            rest = rest[key.count :]
+        best: Partial | None = None
+        for child in self._store.children(parent) if len(rest) else ():
+            tokens = np.frombuffer(child.tokens, dtype="<u4")
+            take = common_prefix(tokens, rest)
+            if take > (best.take if best else 0):
+                best = Partial(BlockKey(parent, child.name, child.count), tokens, take)
+        return Found(num_blocks, best)
+
+    def read(self, jobs: Sequence[ReadJob], done: Callable[[list[bool]], None]) -> None:
+        """Read and verify blocks side by side; `done` gets one truth value a block, in order."""
+        results = [False] * len(jobs)
+        left = [len(jobs)]
+
+        def finish(index: int, is_good: bool) -> None:
+            results[index] = is_good
+            left[0] -= 1
+            if not left[0]:
+                done(results)
+
+        for i, job in enumerate(jobs):
+
+            def read_one(job: ReadJob = job) -> bool:
+                key = job.key
+                return self._store.read(key.parent, key.name, job.tokens, job.buffers)
+
+            self._run(read_one, False, lambda ok, i=i: finish(i, ok))
+
+    def write(
+        self, key: BlockKey, tokens: bytes, buffers: Buffers, done: Callable[[bool], None]
+    ) -> bool:
+        """Queue a block to be written, its bytes kept alive by `buffers`; False: queue is full."""
+        size = sum(view.nbytes for _, view in buffers)
+        with self._lock:
+            if self._queued_bytes and self._queued_bytes + size > self._max_queued_bytes:
+                self.dropped_writes += 1
+                return False
+            self._queued_bytes += size
+
+        def job() -> None:
+            result = PutResult.DROPPED
+            try:
+                result = self._store.put(key.parent, key.name, tokens, buffers)
+            except Exception:  # an I/O job: log, count and go on without the block
+                _log.exception("writing a block failed")
+            with self._lock:
+                self._queued_bytes -= size
+            self._post(lambda: done(result is not PutResult.DROPPED))
+
+        future = self._writer.submit(job)
+        with self._lock:
+            self._writes.add(future)
+        future.add_done_callback(self._forget)
+        return True
+
+    def _forget(self, future: "Future[None]") -> None:
+        with self._lock:
+            self._writes.discard(future)
+
+    def touch(self, keys: Sequence[BlockKey]) -> None:
+        """Mark blocks as used now."""
+        self._run(lambda: self._store.touch(keys), None, lambda _: None)
+
+    def remove(self, key: BlockKey) -> None:
+        """Delete a block that a longer one has replaced."""
+        self._writer.submit(self._store.remove, key.parent, key.name, key.count)
+
+    def usage(self) -> Usage:
+        """What the whole directory holds, as last known: other models and processes included."""
+        budget = self._budget
+        return Usage(budget.num_blocks, budget.used_bytes, budget.max_bytes)
+
+    def counters(self) -> StoreCounters:
+        """What the store has done since it was opened."""
+        return self._store.counters()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for queued writes; False when some were not done in time."""
+        with self._lock:
+            pending = set(self._writes)
+        return not wait(pending, timeout_s).not_done
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is queued within the limit, then end the threads."""
+        deadline = time.monotonic() + timeout_s
+        self.drain(timeout_s)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown(wait=time.monotonic() < deadline, cancel_futures=True)
+
+    def _run(self, job: Callable[[], T], fallback: T, done: Callable[[T], None]) -> None:
+        def guarded() -> None:
+            result = fallback
+            try:
+                result = job()
+            except Exception:  # an I/O job: a failure on the read path is a miss
+                _log.exception("a job of the disk tier failed")
+            self._post(lambda: done(result))
+
+        self._readers.submit(guarded)

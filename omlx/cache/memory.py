@@ -1,0 +1,84 @@
+"""The memory tier: payloads of recently used blocks, within a byte budget, leaf-first LRU.
+
+Knows nothing about mlx, files or hashing. Owned by the engine thread.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from omlx.cache.block import HasBytes
+from omlx.cache.hashing import TokenArray
+from omlx.storage.layout import BlockHash, BlockKey
+
+P = TypeVar("P", bound=HasBytes)
+
+
+@dataclass(slots=True)
+class Entry(Generic[P]):
+    """One block in memory; `dirty_since` is None once it needs no write."""
+
+    key: BlockKey
+    tokens: TokenArray
+    payload: P
+    dirty_since: float | None = None
+    is_on_disk: bool = False
+
+
+class MemoryTier(Generic[P]):
+    """Blocks by name. The order of use is kept so that a child is always older than its parent."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
+        self.evicted = 0
+        self._entries: OrderedDict[BlockHash, Entry[P]] = OrderedDict()
+        self._children: dict[BlockHash, dict[BlockHash, Entry[P]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: BlockHash) -> Entry[P] | None:
+        """The block of this name; does not count as a use."""
+        return self._entries.get(name)
+
+    def children(self, parent: BlockHash) -> list[Entry[P]]:
+        """The blocks that continue `parent`."""
+        return list(self._children.get(parent, {}).values())
+
+    def add(self, entry: Entry[P]) -> list[Entry[P]]:
+        """Keep a block as the most recent one; returns what had to go, maybe `entry` itself."""
+        assert entry.key.name not in self._entries
+        self._entries[entry.key.name] = entry
+        self._children.setdefault(entry.key.parent, {})[entry.key.name] = entry
+        self.used_bytes += entry.payload.nbytes
+        return self._shrink()
+
+    def touch(self, names: Sequence[BlockHash]) -> None:
+        """Mark a chain, given from its root on, as used now."""
+        for name in reversed(names):
+            if name in self._entries:
+                self._entries.move_to_end(name)
+
+    def remove(self, name: BlockHash) -> Entry[P] | None:
+        """Forget a block; its payload lives on while someone holds it."""
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return None
+        siblings = self._children[entry.key.parent]
+        del siblings[name]
+        if not siblings:
+            del self._children[entry.key.parent]
+        self.used_bytes -= entry.payload.nbytes
+        return entry
+
+    def _shrink(self) -> list[Entry[P]]:
+        gone: list[Entry[P]] = []
+        while self.used_bytes > self.budget_bytes:
+            leaf = next(name for name in self._entries if name not in self._children)
+            entry = self.remove(leaf)
+            assert entry is not None
+            gone.append(entry)
+            self.evicted += 1
+        return gone

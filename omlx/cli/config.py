@@ -1,0 +1,42 @@
+"""`omlx config show`: every setting, its value, and who set it.
+
+Knows nothing about what settings do.
+"""
+
+import click
+
+from omlx.cli.options import SettingsCommand, json_option, resolve, settings_options, warn
+
+
+@click.command(cls=SettingsCommand)
+@click.option("--origin", is_flag=True, help="Also print who set each value, and what it shadows.")
+@click.option("--model", "model_id", metavar="ID", help="Print what holds for one model.")
+@json_option
+@settings_options("models.dir")
+@click.pass_context
+def show(
+    ctx: click.Context, *, origin: bool, model_id: str | None, as_json: bool, **given: object
+) -> None:
+    """Print every setting of this folder and user.
+
+    The order of layers is: flags, OMLX_* variables, the profile, omlx.toml in this folder,
+    config.toml in OMLX_HOME, what ships with a model, defaults. Secrets are masked.
+    """
+    from omlx.cli.view import settings as view
+
+    resolved = resolve(ctx, given)
+    if model_id is None:
+        values = view.setting_lines(resolved.settings, resolved.origins, resolved.shadowed)
+    else:
+        from omlx.cli.found import discover_models
+
+        entry = discover_models(resolved.model_dirs).resolve(model_id)
+        if entry is None:
+            warn([f"no model {model_id!r} is in the model folders; its name alone counts"])
+        model = resolved.for_model(entry.id if entry else model_id, entry.path if entry else None)
+        warn(model.warnings)
+        values = view.setting_lines(model, model.origins, model.shadowed)
+    if as_json:
+        click.echo(view.as_json(values, resolved, with_origin=origin))
+    else:
+        click.echo(view.as_text(values, with_origin=origin))

@@ -1,0 +1,38 @@
+"""The groups of commands: cache, model, config.
+
+Knows nothing about what their commands do.
+"""
+
+import click
+
+from omlx.cli.lazy import LazyCommand, LazyGroup
+from omlx.cli.options import CONTEXT_SETTINGS
+
+
+def _group(name: str, help_text: str, lazy: dict[str, LazyCommand]) -> click.Group:
+    return LazyGroup(name, help=help_text, lazy=lazy, context_settings=CONTEXT_SETTINGS)
+
+
+cache = _group(
+    "cache",
+    "Look into the prefix cache and prune it.",
+    {
+        "inspect": LazyCommand("omlx.cli.cache:inspect", "Show what the prefix cache holds."),
+        "prune": LazyCommand("omlx.cli.cache:prune", "Drop blocks from the disk tier."),
+    },
+)
+
+model = _group(
+    "model",
+    "List models and get new ones.",
+    {
+        "list": LazyCommand("omlx.cli.model:list_models", "List the models that can be served."),
+        "pull": LazyCommand("omlx.cli.model:pull", "Get a model."),
+    },
+)
+
+config = _group(
+    "config",
+    "Show the settings and where they come from.",
+    {"show": LazyCommand("omlx.cli.config:show", "Print every setting of this folder and user.")},
+)

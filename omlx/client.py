@@ -1,0 +1,135 @@
+"""Find running servers by their state files, and ask them over HTTP.
+
+Knows nothing about what the answers mean; standard library only.
+"""
+
+import http.client
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from omlx.errors import ServerError
+
+_MAX_ANSWER_BYTES = 16_000_000
+_MAX_STATE_BYTES = 10_000
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """What a state file says of a server that lives; `address` is its base URL."""
+
+    pid: int
+    address: str
+    version: str
+
+
+def state_path(state_dir: Path, port: int) -> Path:
+    """The state file of the server on a port."""
+    return state_dir / f"server-{port}.json"
+
+
+def write_state(state_dir: Path, port: int, server: RunningServer) -> Path:
+    """Announce a server that is bound (creates or replaces its file); OSError if it can't."""
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = state_path(state_dir, port)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fields = {"pid": server.pid, "address": server.address, "version": server.version}
+    temporary.write_text(json.dumps(fields) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def remove_state(state_dir: Path, port: int, pid: int) -> None:
+    """Take back the announcement of the server with this pid; that of another one stays."""
+    path = state_path(state_dir, port)
+    server = _read_state(path)
+    if server is not None and server.pid == pid:
+        path.unlink(missing_ok=True)
+
+
+def running_servers(state_dir: Path) -> list[RunningServer]:
+    """The servers whose process lives, by port; files that are stale or broken are passed over."""
+    found: list[RunningServer] = []
+    for path in sorted(state_dir.glob("server-*.json")):
+        server = _read_state(path)
+        if server is not None and _is_alive(server.pid):
+            found.append(server)
+    return found
+
+
+def _read_state(path: Path) -> RunningServer | None:
+    try:
+        with path.open("rb") as file:
+            raw: object = json.loads(file.read(_MAX_STATE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict):
+        return None
+    match cast(dict[str, object], raw):
+        case {"pid": int(pid), "address": str(address), "version": str(version)} if pid > 0:
+            return RunningServer(pid, address, version)
+        case _:
+            return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # another user's
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def get_json(
+    address: str, path: str, *, api_key: str | None = None, timeout_s: float = 3.0
+) -> Mapping[str, object]:
+    """GET a JSON object from a server; ServerError says what went wrong."""
+    headers = {"Accept": "application/json", "Connection": "close"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    connection = _connect(address, timeout_s)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        body = response.read(_MAX_ANSWER_BYTES)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise ServerError(f"the server at {address} does not answer: {reason}") from None
+    finally:
+        connection.close()
+    if response.status == 401:
+        raise ServerError(
+            f"the server at {address} asks for an API key",
+            hint="set OMLX_SERVER_API_KEY, or api_key in the [server] table of config.toml",
+        )
+    if response.status != 200:
+        raise ServerError(f"the server at {address} answers {path} with {response.status}")
+    return _parse(address, path, body)
+
+
+def _connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    try:
+        url = urlsplit(address)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host, port, url = None, None, None
+    if url is None or url.scheme != "http" or not host:
+        raise ServerError(f"{address!r} is not the address of a server")
+    return http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=timeout_s)
+
+
+def _parse(address: str, path: str, body: bytes) -> Mapping[str, object]:
+    try:
+        answer: object = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise ServerError(f"the server at {address} answers {path} with no JSON object")
+    return cast(Mapping[str, object], answer)

@@ -1,0 +1,26 @@
+"""What an engine is started with: plain values, so that they can cross to its process.
+
+Knows nothing about where the values come from.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One model and how to run it; None means: decide from the machine."""
+
+    model_id: str
+    model_path: str
+    max_active: int = 8
+    max_waiting: int = 64
+    prefill_chunk: int | None = None
+    cache_enabled: bool = True
+    cache_dir: str = ""
+    block_size: int = 256
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    min_free_bytes: int = 10 * 10**9
+    write_delay_s: float = 2.0
+    drain_s: float = 10.0
+    log_level: str = "info"

@@ -1,0 +1,112 @@
+"""Frames between the server and an engine process: 4 bytes of length, then one orjson document.
+
+Knows nothing about who sends them; plain values only.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from omlx.engine.request import (
+    Admitted,
+    CacheCounters,
+    EngineRequest,
+    EngineSnapshot,
+    Event,
+    Failed,
+    FailureCode,
+    Finished,
+    FinishReason,
+    Prefilled,
+    RequestStats,
+    SamplingParams,
+    TierUsage,
+    Token,
+)
+
+_LENGTH = struct.Struct("<I")
+_MAX_BYTES = 1 << 28
+Frame = dict[str, Any]
+
+
+def send(sock: socket.socket, frame: Frame) -> None:
+    """Send one frame, waiting until it is out; OSError when the other side is gone."""
+    body = orjson.dumps(frame)
+    assert len(body) <= _MAX_BYTES
+    sock.sendall(_LENGTH.pack(len(body)) + body)
+
+
+def receive(sock: socket.socket) -> Frame | None:
+    """The next frame, waiting for it; None when the other side has closed or is gone."""
+    head = _exactly(sock, _LENGTH.size)
+    if head is None:
+        return None
+    body = _exactly(sock, _LENGTH.unpack(head)[0])
+    return None if body is None else orjson.loads(body)
+
+
+def _exactly(sock: socket.socket, num_bytes: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < num_bytes:
+        try:
+            piece = sock.recv(min(num_bytes - len(data), 1 << 20))
+        except OSError:
+            return None
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
+
+
+def request_frame(request: EngineRequest) -> Frame:
+    """A request on its way to the engine."""
+    return {"kind": "submit", "request": request}
+
+
+def request_from(frame: Frame) -> EngineRequest:
+    """The request in a frame."""
+    r = frame["request"]
+    return EngineRequest(
+        id=r["id"],
+        tokens=tuple(r["tokens"]),
+        max_tokens=r["max_tokens"],
+        sampling=SamplingParams(**r["sampling"]),
+        stop=tuple(tuple(s) for s in r["stop"]),
+    )
+
+
+def events_frame(events: Sequence[Event]) -> Frame:
+    """The events of one step on their way to the server."""
+    return {"kind": "events", "events": [(type(e).__name__, e) for e in events]}
+
+
+def events_from(frame: Frame) -> list[Event]:
+    """The events in a frame."""
+    return [_event(name, fields) for name, fields in frame["events"]]
+
+
+def _event(name: str, fields: Frame) -> Event:
+    if name == "Token":
+        return Token(**fields)
+    if name == "Prefilled":
+        return Prefilled(**fields)
+    if name == "Admitted":
+        return Admitted(**fields)
+    if name == "Finished":
+        stats = RequestStats(**fields["stats"])
+        return Finished(fields["request_id"], FinishReason(fields["reason"]), stats)
+    assert name == "Failed", name
+    return Failed(fields["request_id"], FailureCode(fields["code"]), fields["message"])
+
+
+def snapshot_from(fields: Frame) -> EngineSnapshot:
+    """The figures in a frame."""
+    parts = {
+        "memory": TierUsage(**fields["memory"]),
+        "disk": TierUsage(**fields["disk"]),
+        "counters": CacheCounters(**fields["counters"]),
+    }
+    return EngineSnapshot(**{**fields, **parts})

@@ -1,0 +1,101 @@
+"""The figures of a running engine, published at most twice a second.
+
+Knows nothing about who reads them.
+"""
+
+from collections.abc import Callable
+
+from omlx.engine.request import CacheCounters, EngineSnapshot, TierUsage
+from omlx.engine.scheduler import Scheduler, Stage
+
+_INTERVAL_S = 0.5
+_SMOOTHING = 0.3  # weight of the newest rate
+
+CacheFigures = Callable[[], tuple[TierUsage, TierUsage, CacheCounters]]
+
+
+def no_cache() -> tuple[TierUsage, TierUsage, CacheCounters]:
+    """The figures of a model without a cache."""
+    return TierUsage(), TierUsage(), CacheCounters()
+
+
+class Gauge:
+    """Counts what the loop reports and hands a snapshot to `publish`."""
+
+    def __init__(
+        self,
+        publish: Callable[[EngineSnapshot], None],
+        *,
+        cache_figures: CacheFigures,
+        cache_note: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._publish = publish
+        self._cache_figures = cache_figures
+        self._cache_note = cache_note
+        self._clock = clock
+        self._next_at = 0.0
+        self._finished = self._failed = self._generated = 0
+        self._prompt = self._from_memory = self._from_disk = 0
+        self._prefill_rate = self._decode_rate = 0.0
+
+    def admitted(self, prompt_tokens: int, from_memory: int, from_disk: int) -> None:
+        """A request left the queue with so many tokens from the cache."""
+        self._prompt += prompt_tokens
+        self._from_memory += from_memory
+        self._from_disk += from_disk
+
+    def stepped(self, seconds: float, prefilled: int, decoded: int) -> None:
+        """One step of the batch: tokens prefilled and decoded in so many seconds."""
+        self._generated += decoded
+        if seconds <= 0:
+            return
+        if prefilled:
+            self._prefill_rate += _SMOOTHING * (prefilled / seconds - self._prefill_rate)
+        elif decoded:
+            self._decode_rate += _SMOOTHING * (decoded / seconds - self._decode_rate)
+
+    def finished(self, *, failed: bool) -> None:
+        """A request is over."""
+        if failed:
+            self._failed += 1
+        else:
+            self._finished += 1
+
+    def sample(self, scheduler: Scheduler) -> None:
+        """Publish the figures if the last ones are old."""
+        now = self._clock()
+        if now < self._next_at:
+            return
+        self._next_at = now + _INTERVAL_S
+        memory, disk, counters = self._cache_figures()
+        self._publish(
+            EngineSnapshot(
+                waiting=scheduler.count(Stage.WAITING),
+                loading=scheduler.count(Stage.LOADING) + scheduler.count(Stage.READY),
+                prefilling=scheduler.count(Stage.PREFILLING),
+                decoding=scheduler.count(Stage.DECODING),
+                finished_requests=self._finished,
+                failed_requests=self._failed,
+                generated_tokens=self._generated,
+                decode_tokens_per_s=self._decode_rate,
+                prefill_tokens_per_s=self._prefill_rate,
+                cache_note=self._cache_note,
+                memory=memory,
+                disk=disk,
+                counters=CacheCounters(
+                    prompt_tokens=self._prompt,
+                    cached_memory_tokens=self._from_memory,
+                    cached_disk_tokens=self._from_disk,
+                    blocks_stored=counters.blocks_stored,
+                    blocks_written=counters.blocks_written,
+                    bytes_written=counters.bytes_written,
+                    blocks_read=counters.blocks_read,
+                    bytes_read=counters.bytes_read,
+                    evicted_memory=counters.evicted_memory,
+                    evicted_disk=counters.evicted_disk,
+                    dropped_writes=counters.dropped_writes,
+                    bad=counters.bad,
+                ),
+            )
+        )

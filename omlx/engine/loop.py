@@ -1,0 +1,328 @@
+"""The engine loop: requests in, events out, one step of the batch at a time.
+
+Knows nothing about text, HTTP or how a batch computes; it holds no mlx object itself.
+All of it runs on the engine thread; other threads reach it through `post`.
+"""
+
+import logging
+import queue
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from omlx.cache.block import Chain
+from omlx.cache.codec import LayerSlice
+from omlx.cache.hashing import token_array
+from omlx.cache.lookup import Hit
+from omlx.cache.prefix import PrefixCache
+from omlx.engine.batch import RowInput, RowProgress, RowToken
+from omlx.engine.gauge import Gauge
+from omlx.engine.request import (
+    Admitted,
+    EngineRequest,
+    Event,
+    Failed,
+    FailureCode,
+    Finished,
+    FinishReason,
+    Prefilled,
+    Token,
+)
+from omlx.engine.row import Row
+from omlx.engine.sampling import Sampling
+from omlx.engine.scheduler import Scheduler, Stage
+
+_log = logging.getLogger("omlx.engine.loop")
+_IDLE_S = 0.5  # how long an idle loop sleeps at most: upkeep and figures stay fresh
+_MAX_ATTEMPTS = 2
+
+
+Inbox = queue.SimpleQueue[Callable[[], None]]
+
+
+class RowBatch(Protocol):
+    """What the loop needs of a batch; see omlx.engine.batch.Batch."""
+
+    def __len__(self) -> int: ...
+    def insert(self, row: RowInput) -> None: ...
+    def remove(self, row_id: str) -> None: ...
+    def step(self) -> tuple[list[RowProgress], list[RowToken]]: ...
+    def num_cached(self, row_id: str) -> int: ...
+    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]: ...
+    def slice_final(self, final: list[object], start: int, end: int) -> list[LayerSlice]: ...
+    def reset(self) -> None: ...
+
+
+class EngineLoop:
+    """Owns the rows of one model. `prefix` is None for a model that can't be cached."""
+
+    def __init__(
+        self,
+        batch: RowBatch,
+        prefix: PrefixCache | None,
+        scheduler: Scheduler,
+        *,
+        inbox: Inbox,
+        make_sampling: Callable[[Row], Sampling],
+        emit: Callable[[Sequence[Event]], None],
+        gauge: Gauge,
+        prefill_chunk: int,
+        num_vocab: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._batch = batch
+        self._prefix = prefix
+        self._scheduler = scheduler
+        self._make_sampling = make_sampling
+        self._emit = emit
+        self._gauge = gauge
+        self._prefill_chunk = prefill_chunk
+        self._num_vocab = num_vocab
+        self._clock = clock
+        self._inbox = inbox
+        self._rows: dict[str, Row] = {}
+        self._events: list[Event] = []
+        self._is_stopping = False
+
+    # ---- called from any thread
+
+    def post(self, job: Callable[[], None]) -> None:
+        """Have the engine thread run `job` between two steps."""
+        self._inbox.put(job)
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request."""
+        arrived = self._clock()
+        self.post(lambda: self._submit(request, arrived))
+
+    def abort(self, request_id: str) -> None:
+        """End a request within one step."""
+        self.post(lambda: self._abort(request_id))
+
+    def stop(self) -> None:
+        """Leave `run` after the current step."""
+        self.post(self._stop)
+
+    # ---- engine thread
+
+    def run(self) -> None:
+        """Work until `stop`; requests that are still there then are aborted."""
+        while not self._is_stopping:
+            try:
+                self._take_jobs(wait=not self._has_work())
+                self.work()
+            except Exception:  # the engine step: log it and run the rows again
+                _log.exception("a step of the engine failed")
+                self._recover()
+        for request_id in list(self._rows):
+            self._abort(request_id)
+        self._flush_events()
+
+    def work(self) -> None:
+        """One round: admit, start prefills, step the batch, upkeep, events."""
+        for request_id in self._scheduler.admit():
+            self._look_up(self._rows[request_id])
+        for request_id in self._scheduler.start_prefills():
+            self._insert(self._rows[request_id])
+        if len(self._batch):
+            self._step()
+        if self._prefix is not None:
+            self._prefix.tick()
+        self._gauge.sample(self._scheduler)
+        self._flush_events()
+
+    def take_jobs(self) -> None:
+        """Run what other threads have posted (the disk's answers, after a flush)."""
+        self._take_jobs(wait=False)
+
+    def _has_work(self) -> bool:
+        return len(self._batch) > 0 or self._scheduler.can_proceed()
+
+    def _take_jobs(self, *, wait: bool) -> None:
+        try:
+            job = self._inbox.get(timeout=_IDLE_S) if wait else self._inbox.get_nowait()
+            while True:
+                job()
+                job = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _flush_events(self) -> None:
+        if self._events:
+            events, self._events = self._events, []
+            self._emit(events)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+
+    def _submit(self, request: EngineRequest, arrived: float) -> None:
+        assert request.id not in self._rows, "request ids are unique"
+        problem = self._problem(request)
+        if problem:
+            self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, problem))
+            return
+        if not self._scheduler.enqueue(request.id):
+            message = "too many requests are waiting"
+            self._events.append(Failed(request.id, FailureCode.OVERLOADED, message))
+            return
+        self._rows[request.id] = Row(request, arrived)
+
+    def _problem(self, request: EngineRequest) -> str:
+        """Why a request can't be run at all; empty if it can."""
+        if not request.tokens:
+            return "the prompt is empty"
+        if request.max_tokens < 1:
+            return "max_tokens must be at least 1"
+        if not (min(request.tokens) >= 0 and max(request.tokens) < self._num_vocab):
+            return f"a token id lies outside the vocabulary of {self._num_vocab}"
+        return ""
+
+    def _look_up(self, row: Row) -> None:
+        row.admitted_at = self._clock()
+        tokens = token_array(row.tokens)
+        if self._prefix is None:
+            self._loaded(row, Hit((), 0, 0, Chain(tokens)))
+            return
+        attempt = row.attempts
+        self._prefix.look_up(
+            tokens, lambda hit: self._loaded(row, hit) if row.attempts == attempt else None
+        )
+
+    def _loaded(self, row: Row, hit: Hit) -> None:
+        if self._scheduler.stage(row.id) is not Stage.LOADING:
+            return  # aborted meanwhile
+        row.hit = hit
+        row.chain = hit.chain
+        row.loaded_at = self._clock()
+        self._scheduler.loaded(row.id, len(row.tokens) - hit.num_tokens)
+
+    def _insert(self, row: Row) -> None:
+        hit = row.hit
+        assert hit is not None
+        row.prefill_at = self._clock()
+        num_hit = hit.num_tokens
+        caches = self._prefix.restore(hit) if self._prefix is not None and num_hit else None
+        row.forget_parts()
+        row.sampling = self._make_sampling(row)
+        if row.attempts == 1:
+            row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
+            self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk))
+            self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
+        self._batch.insert(
+            RowInput(
+                row_id=row.id,
+                prefix=row.tokens[:num_hit],
+                segments=self._segments(row.tokens, num_hit),
+                caches=caches,
+                max_tokens=row.request.max_tokens - len(row.emitted),
+                sampling=row.sampling,
+                stop=row.request.stop,
+            )
+        )
+
+    def _segments(self, tokens: Sequence[int], num_hit: int) -> list[Sequence[int]]:
+        """What is left to prefill, cut so that steps end on the grid of prefill chunks.
+
+        A run that starts in the middle then computes the same chunks as one from the start.
+        """
+        last = len(tokens) - 1
+        grid = min(num_hit + -num_hit % self._prefill_chunk, last)
+        cuts = [num_hit, grid, last, last + 1]
+        return [tokens[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+
+    def _step(self) -> None:
+        started = self._clock()
+        progress, tokens = self._batch.step()
+        for p in progress:
+            self._prefilled(self._rows[p.row_id], p)
+        for t in tokens:
+            self._decoded(self._rows[t.row_id], t)
+        seconds = self._clock() - started
+        self._gauge.stepped(seconds, sum(p.step_tokens for p in progress), len(tokens))
+
+    def _prefilled(self, row: Row, p: RowProgress) -> None:
+        if p.is_complete:
+            row.decode_at = self._clock()
+            self._scheduler.decoding(row.id)
+        else:
+            self._keep(row, p.num_cached, is_end=p.done == p.total - 1)
+        self._events.append(Prefilled(row.id, p.done, p.total))
+
+    def _decoded(self, row: Row, t: RowToken) -> None:
+        fault = row.fault()
+        if fault is not None:
+            self._batch.remove(row.id)
+            self._fail(row, FailureCode.BAD_REQUEST, fault)
+            return
+        if row.first_token_at is None:
+            row.first_token_at = self._clock()
+        row.emitted.append(t.token)
+        if t.finish != "stop":
+            self._events.append(Token(row.id, t.token))
+        if t.finish is None:
+            self._keep(row, t.num_cached, is_end=False)
+            return
+        if t.final is not None:
+            self._keep(row, t.num_cached, is_end=True, final=t.final)
+        self._finish(row, FinishReason(t.finish))
+
+    def _keep(
+        self, row: Row, num_cached: int, *, is_end: bool, final: list[object] | None = None
+    ) -> None:
+        """Store the blocks that a row has completed, and at an end the tail as well."""
+        prefix, chain = self._prefix, row.chain
+        if prefix is None or chain is None:
+            return
+        if not is_end and num_cached // prefix.block_size == len(chain.names):
+            return
+        chain.tokens = token_array(row.all_tokens())
+
+        def cut(start: int, end: int) -> list[LayerSlice]:
+            if final is not None:
+                return self._batch.slice_final(final, start, end)
+            return self._batch.slice(row.id, start, end)
+
+        stretch = prefix.missing(chain, num_cached)
+        if stretch is not None:
+            prefix.store(chain, cut(*stretch), stretch[1] - stretch[0])
+        tail = prefix.missing_tail(chain, num_cached) if is_end else None
+        if tail is not None:
+            prefix.store_tail(chain, cut(*tail), tail[1] - tail[0])
+
+    def _abort(self, request_id: str) -> None:
+        row = self._rows.get(request_id)
+        if row is None:
+            return
+        if self._scheduler.stage(request_id) in (Stage.PREFILLING, Stage.DECODING):
+            num_cached = self._batch.num_cached(request_id)
+            if num_cached and self._prefix is not None and row.chain is not None:
+                self._keep(row, num_cached, is_end=True)
+                self._prefix.hurry(row.chain)
+            self._batch.remove(request_id)
+        self._finish(row, FinishReason.ABORT)
+
+    def _finish(self, row: Row, reason: FinishReason) -> None:
+        self._close(row)
+        self._gauge.finished(failed=False)
+        self._events.append(Finished(row.id, reason, row.stats(self._clock())))
+
+    def _fail(self, row: Row, code: FailureCode, message: str) -> None:
+        self._close(row)
+        self._gauge.finished(failed=True)
+        self._events.append(Failed(row.id, code, message))
+
+    def _close(self, row: Row) -> None:
+        self._scheduler.remove(row.id)
+        del self._rows[row.id]
+
+    def _recover(self) -> None:
+        """Rebuild the batch; rows in work run again from their tokens, each at most once more."""
+        self._batch.reset()
+        for row in list(self._rows.values()):
+            if self._scheduler.stage(row.id) is Stage.WAITING:
+                continue
+            if row.attempts >= _MAX_ATTEMPTS:
+                self._fail(row, FailureCode.ENGINE, "the engine failed twice on this request")
+                continue
+            row.restart()
+            self._scheduler.remove(row.id)
+            self._scheduler.enqueue(row.id)

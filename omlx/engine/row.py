@@ -1,0 +1,77 @@
+"""One request inside the engine: its tokens, where it stands in the cache, its times.
+
+Knows nothing about the batch that computes it. Engine thread only.
+"""
+
+import secrets
+from dataclasses import replace
+
+from omlx.cache.block import Chain
+from omlx.cache.lookup import Hit
+from omlx.engine.request import EngineRequest, RequestStats
+from omlx.engine.sampling import Sampling
+
+
+class Row:
+    """The mutable record of one request; times are those of the engine's clock."""
+
+    def __init__(self, request: EngineRequest, arrived: float) -> None:
+        self.request = request
+        self.id = request.id
+        self.seed = secrets.randbits(63)
+        self.emitted: list[int] = []
+        self.attempts = 1
+        self.cached_memory = 0
+        self.cached_disk = 0
+        self.hit: Hit | None = None
+        self.chain: Chain | None = None
+        self.sampling: Sampling | None = None
+        self.arrived = arrived
+        self.admitted_at: float | None = None
+        self.loaded_at: float | None = None
+        self.prefill_at: float | None = None
+        self.decode_at: float | None = None
+        self.first_token_at: float | None = None
+        self._resumed = 0
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What has to be prefilled: the prompt, and after a restart what was emitted before it."""
+        return (*self.request.tokens, *self.emitted[: self._resumed])
+
+    def all_tokens(self) -> list[int]:
+        """Prompt and all that was emitted."""
+        return [*self.request.tokens, *self.emitted]
+
+    def restart(self) -> None:
+        """Run again from what is known: prompt and emitted tokens."""
+        self.attempts += 1
+        self._resumed = len(self.emitted)
+        self.hit = self.chain = self.sampling = None
+
+    def forget_parts(self) -> None:
+        """Let go of the payloads of the hit once they are restored."""
+        if self.hit is not None:
+            self.hit = replace(self.hit, parts=())
+
+    def fault(self) -> str | None:
+        """What the row's own sampling code raised, if it did."""
+        return self.sampling.fault.message if self.sampling else None
+
+    def stats(self, now: float) -> RequestStats:
+        """The figures of the request as of `now`."""
+
+        def span(start: float | None, end: float | None) -> float:
+            return max(0.0, (end if end is not None else now) - start) if start is not None else 0.0
+
+        return RequestStats(
+            prompt_tokens=len(self.request.tokens),
+            cached_memory=self.cached_memory,
+            cached_disk=self.cached_disk,
+            generated_tokens=len(self.emitted),
+            queue_s=span(self.arrived, self.admitted_at),
+            load_s=span(self.admitted_at, self.prefill_at),
+            prefill_s=span(self.prefill_at, self.first_token_at),
+            decode_s=span(self.first_token_at, now),
+            ttft_s=span(self.arrived, self.first_token_at),
+        )

@@ -1,0 +1,123 @@
+"""Samplers and logits processors of one request, whose faults end that request alone.
+
+Knows nothing about batches or stop conditions. Engine thread only.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.sample_utils import (
+    apply_min_p,
+    apply_top_k,
+    apply_top_p,
+    greedy_sampler,
+    make_logits_processors,
+)
+
+from omlx.engine.request import SamplingParams
+
+_log = logging.getLogger("omlx.engine.sampling")
+_PENALTY_WINDOW = 1024  # tokens that a penalty looks back over
+_MIX = 0x9E3779B97F4A7C15  # odd constant of SplitMix64: spreads (seed, position) over 64 bits
+
+Sampler = Callable[[mx.array], mx.array]
+Processor = Callable[[mx.array, mx.array], mx.array]
+
+
+class Fault:
+    """Remembers that a request's own sampling code raised."""
+
+    def __init__(self) -> None:
+        self.message: str | None = None
+
+    def record(self, error: Exception) -> None:
+        """Keep the first error."""
+        _log.warning("a sampler or processor raised", exc_info=error)
+        if self.message is None:
+            self.message = f"sampling failed: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the batch calls for one row."""
+
+    sampler: Sampler
+    processors: tuple[Processor, ...]
+    fault: Fault
+
+
+def _key(seed: int, position: int) -> mx.array:
+    return mx.random.key((seed * _MIX + position * 2 + 1) % 2**63)
+
+
+def _random_sampler(params: SamplingParams, *, seed: int, position: int, num_vocab: int) -> Sampler:
+    """A sampler whose n-th draw depends on (seed, position + n) only, not on its neighbours."""
+    drawn = [position]
+
+    def sample(logprobs: mx.array) -> mx.array:
+        key = _key(seed, drawn[0])
+        drawn[0] += 1
+        scaled = logprobs * (1.0 / params.temperature)
+        if 0 < params.top_k < num_vocab:
+            scaled = apply_top_k(scaled, params.top_k)
+        if params.top_p < 1.0:
+            scaled = apply_top_p(scaled, params.top_p)
+        if params.min_p > 0.0:
+            scaled = apply_min_p(scaled, params.min_p)
+        return mx.random.categorical(scaled, key=key)
+
+    return sample
+
+
+def _guard_sampler(sampler: Sampler, fault: Fault) -> Sampler:
+    def sample(logprobs: mx.array) -> mx.array:
+        if fault.message is None:
+            try:
+                return sampler(logprobs)
+            except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError) as error:
+                fault.record(error)
+        return greedy_sampler(logprobs)
+
+    return sample
+
+
+def _guard_processor(processor: Processor, fault: Fault) -> Processor:
+    def process(tokens: mx.array, logits: mx.array) -> mx.array:
+        if fault.message is None:
+            try:
+                return processor(tokens, logits)
+            except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError) as error:
+                fault.record(error)
+        return logits
+
+    return process
+
+
+def make_sampling(
+    params: SamplingParams,
+    *,
+    seed: int,
+    position: int,
+    num_vocab: int,
+    extra: Sequence[Processor] = (),
+) -> Sampling:
+    """What a row needs; `seed` is used where the request names none, `position` is how many tokens
+    it has emitted before. Greedy rows share one sampler, so that a batch of them is one call."""
+    fault = Fault()
+    sampler: Sampler = greedy_sampler
+    if params.temperature > 0:
+        own = params.seed if params.seed is not None else seed
+        raw = _random_sampler(params, seed=own, position=position, num_vocab=num_vocab)
+        sampler = _guard_sampler(raw, fault)
+    penalties = make_logits_processors(
+        repetition_penalty=None if params.repetition_penalty == 1.0 else params.repetition_penalty,
+        repetition_context_size=_PENALTY_WINDOW,
+        presence_penalty=params.presence_penalty or None,
+        presence_context_size=_PENALTY_WINDOW,
+        frequency_penalty=params.frequency_penalty or None,
+        frequency_context_size=_PENALTY_WINDOW,
+    )
+    processors = tuple(_guard_processor(p, fault) for p in (*penalties, *extra))
+    return Sampling(sampler, processors, fault)

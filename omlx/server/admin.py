@@ -1,0 +1,108 @@
+"""The state of the server in one object, for GET /admin/api/status and the dashboard.
+
+Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, null = not known):
+
+    {"version": str, "uptime_s": float, "address": str, "is_draining": bool,
+     "requests": {"active", "waiting", "finished", "failed", "aborted": int},
+     "ttft_s": {"p50", "p95": float | null},
+     "turns": {"count", "prompt_tokens", "cached_tokens": int,
+               "uncached_mean": float | null, "hit_rate": float 0..1 | null},
+     "tokens_per_s": {"prefill", "decode": float},
+     "models": [{"id": str, "state": "starting" | "loading" | "ready" | "draining" | "stopped" |
+                 "failed", "error": str | null, "window": int | null, "cache_note": str,
+                 "waiting", "loading", "prefilling", "decoding": int,
+                 "finished_requests", "failed_requests", "generated_tokens": int,
+                 "tokens_per_s": {"prefill", "decode": float},
+                 "memory": {"blocks", "bytes", "budget_bytes": int}, "disk": the same,
+                 "counters": {"prompt_tokens", "cached_memory_tokens", "cached_disk_tokens",
+                              "blocks_stored", "blocks_written", "bytes_written", "blocks_read",
+                              "bytes_read", "evicted_memory", "evicted_disk", "dropped_writes":
+                              int, "bad": {reason: int}}}]}
+
+"requests" count since the server started; "ttft_s" is of the last thousand or so. A turn is a
+request that left the queue; "uncached_mean" is prompt tokens computed per turn.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from omlx.engine.request import EngineSnapshot
+from omlx.server.metrics import EngineView, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as the status shows it."""
+
+    engine: EngineView
+    window: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """The server as the status shows it."""
+
+    version: str
+    uptime_s: float
+    address: str
+    is_draining: bool
+
+
+def status(server: ServerView, totals: Totals, models: Iterable[ModelView]) -> dict[str, object]:
+    """The status object, of plain values only."""
+    models = list(models)
+    snapshots = [model.engine.snapshot for model in models]
+    return {
+        **asdict(server),
+        "requests": {
+            "active": totals.active,
+            "waiting": totals.waiting,
+            "finished": totals.finished,
+            "failed": totals.failed,
+            "aborted": totals.aborted,
+        },
+        "ttft_s": {"p50": totals.ttft_p50_s, "p95": totals.ttft_p95_s},
+        "turns": _turns(totals),
+        "tokens_per_s": {
+            "prefill": sum(one.prefill_tokens_per_s for one in snapshots),
+            "decode": sum(one.decode_tokens_per_s for one in snapshots),
+        },
+        "models": [_model(model) for model in models],
+    }
+
+
+def _turns(totals: Totals) -> dict[str, object]:
+    prompt, cached = totals.prompt_tokens, totals.cached_tokens
+    return {
+        "count": totals.turns,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "uncached_mean": (prompt - cached) / totals.turns if totals.turns else None,
+        "hit_rate": cached / prompt if prompt else None,
+    }
+
+
+def _model(model: ModelView) -> dict[str, object]:
+    figures: EngineSnapshot = model.engine.snapshot
+    return {
+        "id": model.engine.model_id,
+        "state": model.engine.state.value,
+        "error": model.error,
+        "window": model.window,
+        "cache_note": figures.cache_note,
+        "waiting": figures.waiting,
+        "loading": figures.loading,
+        "prefilling": figures.prefilling,
+        "decoding": figures.decoding,
+        "finished_requests": figures.finished_requests,
+        "failed_requests": figures.failed_requests,
+        "generated_tokens": figures.generated_tokens,
+        "tokens_per_s": {
+            "prefill": figures.prefill_tokens_per_s,
+            "decode": figures.decode_tokens_per_s,
+        },
+        "memory": asdict(figures.memory),
+        "disk": asdict(figures.disk),
+        "counters": asdict(figures.counters),
+    }

@@ -1,0 +1,4 @@
+"""The Anthropic dialect.
+
+Knows nothing about engines beyond the internal request.
+"""

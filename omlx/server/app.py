@@ -1,0 +1,191 @@
+"""The Sanic application: routes, checks before them, errors after them.
+
+Knows nothing about how requests are answered.
+"""
+
+import asyncio
+import logging
+import secrets
+
+from sanic import Sanic
+from sanic.exceptions import SanicException
+from sanic.handlers import ErrorHandler
+from sanic.response import BaseHTTPResponse, HTTPResponse, raw
+
+from omlx.errors import OmlxError
+from omlx.server import metrics
+from omlx.server.anthropic import models as anthropic_models
+from omlx.server.anthropic.messages import Messages
+from omlx.server.auth import Guard
+from omlx.server.context import Listed
+from omlx.server.errors import (
+    ApiError,
+    Flavor,
+    error_bytes,
+    from_status,
+    internal,
+    log_level,
+)
+from omlx.server.generation import Dialect
+from omlx.server.openai import models as openai_models
+from omlx.server.openai.chat import Chat
+from omlx.server.prompt import find_model
+from omlx.server.respond import Responder
+from omlx.server.service import Service
+from omlx.server.web import JSON, App, Request, flavor, json_response, request_id
+
+_log = logging.getLogger("omlx.server")
+_READ = ["GET", "HEAD"]
+# Say nothing that needs a key: whether the server is there, whether it is ready.
+_OPEN_PATHS = ("/", "/health")
+_HEADER_BYTES = 16_384
+# Sanic's own timer would cut silent prefills; there are own limits instead.
+_NO_TIMEOUT_S = 86_400
+_IDLE_S = 120
+
+
+def build_app(service: Service) -> App:
+    """The application of one server; the caller unregisters it when the server ends."""
+    app = Sanic(
+        f"omlx-{secrets.token_hex(8)}",  # names must differ within a process
+        configure_logging=False,
+        env_prefix="OMLX_SANIC_",
+        error_handler=_Errors(service),
+    )
+    settings = service.context.settings.server
+    app.config.update(
+        {
+            "AUTO_EXTEND": False,
+            "ACCESS_LOG": False,
+            "MOTD": False,
+            "TOUCHUP": False,  # it rewrites classes, and only once in a process
+            "REQUEST_MAX_SIZE": settings.max_body,
+            "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
+            "REQUEST_TIMEOUT": 60,
+            "RESPONSE_TIMEOUT": _NO_TIMEOUT_S,
+            "KEEP_ALIVE_TIMEOUT": _IDLE_S,
+        }
+    )
+    guard = Guard(settings.host, settings.api_key)
+    routes = _Routes(service, guard)
+    app.register_middleware(routes.check, "request")
+    app.register_middleware(_add_request_id, "response")
+    for path, handler in (
+        ("/v1/chat/completions", routes.chat),
+        ("/v1/messages", routes.messages),
+    ):
+        # As a "stream", so that the checks come before the body is read.
+        app.add_route(handler, path, methods=["POST"], stream=True)
+    app.add_route(routes.models, "/v1/models", methods=_READ)
+    app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ, unquote=True)
+    app.add_route(routes.health, "/health", methods=_READ)
+    app.add_route(routes.metrics, "/metrics", methods=_READ)
+    app.add_route(routes.status, "/admin/api/status", methods=_READ)
+    app.add_route(routes.root, "/", methods=_READ)
+    return app
+
+
+class _Routes:
+    """The handlers of one server's routes."""
+
+    def __init__(self, service: Service, guard: Guard) -> None:
+        self._service = service
+        self._guard = guard
+        self._responder = Responder(service)
+        self._created = int(service.context.wall())
+
+    async def check(self, request: Request) -> None:
+        """Refuse what may not come in; runs before the body is read."""
+        if request.method != "NONE":  # what Sanic calls a request that it can't read
+            needs_key = request.path not in _OPEN_PATHS
+            self._guard.check(request.method, request.headers, needs_key=needs_key)
+
+    async def chat(self, request: Request) -> HTTPResponse | None:
+        """POST /v1/chat/completions."""
+        return await self._answer(request, Chat())
+
+    async def messages(self, request: Request) -> HTTPResponse | None:
+        """POST /v1/messages."""
+        return await self._answer(request, Messages())
+
+    async def _answer(self, request: Request, dialect: Dialect) -> HTTPResponse | None:
+        body = await self._responder.answer(request, dialect)
+        return None if body is None else raw(body, content_type=JSON)
+
+    async def models(self, request: Request) -> HTTPResponse:
+        """GET /v1/models, in the shape of the client's API."""
+        listed = [
+            Listed(entry.id, self._service.window(entry), self._created)
+            for entry in self._service.context.pool.models()
+        ]
+        if flavor(request) is Flavor.ANTHROPIC:
+            return json_response(anthropic_models.models(listed))
+        return json_response(openai_models.models(listed))
+
+    async def model(self, request: Request, model_id: str) -> HTTPResponse:
+        """GET /v1/models/<id>."""
+        entry = find_model(self._service.context, model_id, or_default=False)
+        listed = Listed(entry.id, self._service.window(entry), self._created)
+        if flavor(request) is Flavor.ANTHROPIC:
+            return json_response(anthropic_models.model(listed))
+        return json_response(openai_models.model(listed))
+
+    async def health(self, request: Request) -> HTTPResponse:
+        """GET /health: 200 once a model is ready; the models only for those with the key."""
+        state, models = self._service.health()
+        shown = {"models": models} if self._guard.has_key(request.headers) else {}
+        return json_response({"status": state, **shown}, status=200 if state == "ready" else 503)
+
+    async def metrics(self, request: Request) -> HTTPResponse:
+        """GET /metrics."""
+        return raw(self._service.metrics.exposition(), content_type=metrics.CONTENT_TYPE)
+
+    async def status(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/status."""
+        return json_response(self._service.status())
+
+    async def root(self, request: Request) -> HTTPResponse:
+        """HEAD /, by which some clients see whether anyone is there."""
+        return json_response({"name": "omlx"})
+
+
+class _Errors(ErrorHandler):
+    """Turns whatever a handler raised into the dialect's error."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__()
+        self._service = service
+
+    def default(self, request: Request, exception: BaseException) -> HTTPResponse:
+        """The response to an exception."""
+        if isinstance(exception, asyncio.CancelledError):
+            return raw(b"", status=499)  # the client has gone: nobody reads it
+        error = _as_api_error(request, exception)
+        self._service.metrics.refused(error.status)
+        identity = request_id(request)
+        # Not the message: it may quote the request.
+        _log.log(log_level(error), "%s: %d %s", identity, error.status, error.param or "")
+        return raw(
+            error_bytes(error, flavor(request), identity),
+            status=error.status,
+            headers=error.headers,
+            content_type=JSON,
+        )
+
+
+def _as_api_error(request: Request, exception: BaseException) -> ApiError:
+    match exception:
+        case ApiError():
+            return exception
+        case OmlxError():
+            return ApiError(500, exception.message)
+        case SanicException():
+            return from_status(exception.status_code, str(exception), exception.headers)
+        case _:
+            _log.error("%s: internal error", request_id(request), exc_info=exception)
+            return internal()
+
+
+async def _add_request_id(request: Request, response: BaseHTTPResponse) -> None:
+    name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
+    response.headers[name] = f"req_{request_id(request)}"

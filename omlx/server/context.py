@@ -1,0 +1,98 @@
+"""What a server is made of: the settings, the pool of engines, the texts of models, the clocks.
+
+Knows nothing about HTTP or how any of these is built.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from omlx.engine.request import Engine, Listener
+from omlx.models.detokenize import Detokenizer
+from omlx.models.locate import ModelEntry
+from omlx.settings.build import ModelSettings
+from omlx.settings.schema import Settings
+
+Message = Mapping[str, object]
+
+
+class EnginePool(Protocol):
+    """The engines of all models that are served; every method may be called from any thread."""
+
+    def models(self) -> Sequence[ModelEntry]:
+        """The models that are served, in a stable order."""
+        ...
+
+    def get(self, model_id: str) -> Engine:
+        """The engine of a model by its exact id; KeyError if there is none."""
+        ...
+
+    def start_all(self, listener_factory: Callable[[str], Listener]) -> None:
+        """Begin to load every model; the factory gives the listener of a model id. Returns soon."""
+        ...
+
+    def stop_all(self, timeout_s: float) -> None:
+        """Flush and end every engine, waiting at most so long for all of them together."""
+        ...
+
+
+class ModelText(Protocol):
+    """The text side of one model; any thread may use it."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens of which each ends an answer."""
+        ...
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the model can see; None if its files don't say."""
+        ...
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt as text; ModelError carries what the template objects to."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a rendered prompt."""
+        ...
+
+    def stream(self) -> Detokenizer:
+        """A new detokenizer for one answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model as model lists show it; `created` is the start of the server, in epoch seconds."""
+
+    id: str
+    window: int | None
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a stream may be silent, and other limits of patience; all in seconds."""
+
+    # A refusal by the engine within this time still gets a status code of its own.
+    head_grace_s: float = 0.1
+    first_event_s: float = 1.0
+    body_s: float = 60.0
+    # How long streams that are told to end may take to say so.
+    farewell_s: float = 0.3
+    drain_poll_s: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """Everything that a server needs; `texts` may take long the first time and must cache."""
+
+    settings: Settings
+    pool: EnginePool
+    texts: Callable[[ModelEntry], ModelText]
+    model_settings: Callable[[str], ModelSettings]
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    timing: Timing = field(default_factory=Timing)

@@ -1,0 +1,165 @@
+"""The run loop: bind, serve, start the engines, and on a signal drain, flush and end.
+
+Knows nothing about routes, or about where settings come from.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator
+
+from sanic import Sanic
+
+from omlx.server.app import build_app
+from omlx.server.auth import check_bind
+from omlx.server.context import EnginePool, ServerContext
+from omlx.server.hub import Hub
+from omlx.server.service import Service
+from omlx.server.sockets import Sockets, address_of, bind
+
+_log = logging.getLogger("omlx.server")
+_SANIC_LOGGERS = ("sanic.root", "sanic.error", "sanic.server", "sanic.access")
+# The part of the drain limit that requests may use; the rest is for writing the cache.
+_REQUESTS_SHARE = 0.5
+_LEAST_FLUSH_S = 1.0
+_HURRIED_EXIT_CODE = 130
+
+
+async def serve(
+    context: ServerContext,
+    *,
+    on_bound: Callable[[Service], None],
+    stop: asyncio.Event | None = None,
+) -> int:
+    """Serve until SIGTERM, SIGINT or `stop`, drain, and return the exit code.
+
+    `on_bound` is called once requests are accepted; models load from then on. ServerError if the
+    address can't be used. A second signal ends without waiting.
+    """
+    settings = context.settings.server
+    check_bind(settings.host, settings.api_key)
+    _quiet_sanic()
+    stopper = _Stopper(stop or asyncio.Event())
+    with contextlib.ExitStack() as cleanup:
+        listener = cleanup.enter_context(bind(settings.host, settings.port))
+        cleanup.enter_context(stopper.signals())
+        service = Service(context, Hub(asyncio.get_running_loop()))
+        service.address = address_of(settings.host, listener)
+        cleanup.callback(service.close)
+        app = build_app(service)
+        cleanup.callback(Sanic.unregister_app, app)
+        sockets = await Sockets.start(app, listener)
+        try:
+            context.pool.start_all(service.hub.listener)
+            service.warm_up()
+            on_bound(service)
+            await stopper.wait()
+        finally:
+            await _end(service, sockets, stopper)
+    return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
+
+
+async def _end(service: Service, sockets: Sockets, stopper: "_Stopper") -> None:
+    """Let requests finish, then let the engines write what they hold, all within the limit."""
+    clock, timing = service.context.clock, service.context.timing
+    limit_s = service.context.settings.server.drain_timeout
+    end = clock() + limit_s
+    service.drain()
+    await sockets.refuse_new()
+    _log.info("stopping; requests may finish for %.1f s", limit_s * _REQUESTS_SHARE)
+    if not await _idle(sockets, stopper, limit_s * _REQUESTS_SHARE, service):
+        service.hub.stop_all()
+        await _idle(sockets, stopper, timing.farewell_s, service)
+    await sockets.close()
+    await _stop_engines(service.context.pool, max(end - clock(), _LEAST_FLUSH_S), stopper)
+
+
+async def _idle(sockets: Sockets, stopper: "_Stopper", limit_s: float, service: Service) -> bool:
+    """Wait until no connection is left, at most so long; whether that came."""
+    clock, poll_s = service.context.clock, service.context.timing.drain_poll_s
+    end = clock() + limit_s
+    while not (is_idle := sockets.close_idle()) and clock() < end:
+        if await stopper.wait_hurried(poll_s):
+            break
+    return is_idle
+
+
+async def _stop_engines(pool: EnginePool, timeout_s: float, stopper: "_Stopper") -> None:
+    """Flush and end the engines on a thread that a second signal can leave behind."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            pool.stop_all(timeout_s)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=work, name="omlx-stop", daemon=True).start()
+    hurried = asyncio.ensure_future(stopper.hurried())
+    await asyncio.wait(
+        (asyncio.ensure_future(done.wait()), hurried), return_when=asyncio.FIRST_COMPLETED
+    )
+    hurried.cancel()
+    if errors:
+        raise errors[0]
+
+
+def _quiet_sanic() -> None:
+    """Only errors of Sanic's own are of interest; requests are logged here."""
+    for name in _SANIC_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+class _Stopper:
+    """Collects wishes to stop: the first begins to drain, the second ends at once."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._hurry = asyncio.Event()
+
+    @contextlib.contextmanager
+    def signals(self) -> Generator[None]:
+        """Listen to SIGTERM and SIGINT; only the main thread can, elsewhere there is `stop`."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self._hit)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def wait(self) -> None:
+        """Wait for the first wish."""
+        await self._event.wait()
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the second wish has come."""
+        return self._hurry.is_set()
+
+    async def hurried(self) -> None:
+        """Wait for the second wish."""
+        await self._hurry.wait()
+
+    async def wait_hurried(self, timeout_s: float) -> bool:
+        """Wait for the second wish, at most so long; whether it has come."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._hurry.wait()
+        return self.is_hurried
+
+    def _hit(self) -> None:
+        if self._event.is_set():
+            self._hurry.set()
+        self._event.set()

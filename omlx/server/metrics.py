@@ -1,0 +1,225 @@
+"""Counts and times of requests, for Prometheus and for the status page.
+
+Knows nothing about how requests are served. Any thread may use it.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from omlx.engine.request import EngineSnapshot, EngineState
+from omlx.server.session import Course
+from omlx.stats import Recent
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_ANSWERS = ("stop", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What one engine says of itself at one moment."""
+
+    model_id: str
+    state: EngineState
+    snapshot: EngineSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The figures of all requests so far; times in seconds, of the last thousand or so."""
+
+    active: int
+    waiting: int
+    finished: int
+    failed: int
+    aborted: int
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    turns: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Metrics:
+    """Watches requests; `engines` gives the engines' figures when they are asked for."""
+
+    def __init__(self, engines: Callable[[], Iterable[EngineView]]) -> None:
+        self._lock = threading.Lock()
+        self._ttft = Recent()
+        self._active = 0
+        self._waiting = 0
+        self._outcomes = {"finished": 0, "failed": 0, "aborted": 0}
+        self._turns = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(engines, self.totals))
+        self._by_outcome = self._counter("requests", "Requests by outcome", "model", "outcome")
+        self._refused = self._counter("refused_requests", "Requests refused", "status")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens", "model")
+        self._cached = self._counter(
+            "cached_prompt_tokens", "Prompt tokens from the cache", "model", "tier"
+        )
+        self._generated = self._counter("generated_tokens", "Generated tokens", "model")
+        self._ttft_s = self._seconds("ttft_seconds", "From arrival to the first token")
+        self._queue_s = self._seconds("queue_seconds", "From arrival to admission")
+        self._request_s = self._seconds("request_seconds", "From arrival to the end")
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"omlx_{name}", help_text, labels, registry=self.registry)
+
+    def _seconds(self, name: str, help_text: str) -> Histogram:
+        return Histogram(
+            f"omlx_{name}", help_text, ("model",), registry=self.registry, buckets=_SECONDS
+        )
+
+    def opened(self, course: Course) -> None:
+        """A request was submitted to its engine (mutates)."""
+        with self._lock:
+            self._active += 1
+            self._waiting += 1
+
+    def admitted(self, course: Course) -> None:
+        """A request left the queue (mutates)."""
+        usage = course.usage
+        with self._lock:
+            self._waiting -= 1
+            self._turns += 1
+            self._prompt_tokens += usage.prompt
+            self._cached_tokens += usage.cached
+        model = course.model_id
+        self._prompt.labels(model).inc(usage.prompt)
+        self._cached.labels(model, "memory").inc(course.cached_memory)
+        self._cached.labels(model, "disk").inc(course.cached_disk)
+        if course.admitted is not None:
+            self._queue_s.labels(model).observe(course.admitted - course.arrived)
+
+    def closed(self, course: Course) -> None:
+        """A request is over, one way or the other (mutates)."""
+        outcome = "finished" if course.outcome in _ANSWERS else course.outcome
+        ttft_s = None if course.first_token is None else course.first_token - course.arrived
+        with self._lock:
+            self._active -= 1
+            self._waiting -= course.admitted is None
+            self._outcomes[outcome] += 1
+            if ttft_s is not None:
+                self._ttft.add(ttft_s)
+        model = course.model_id
+        self._by_outcome.labels(model, course.outcome).inc()
+        self._generated.labels(model).inc(course.generated)
+        if ttft_s is not None:
+            self._ttft_s.labels(model).observe(ttft_s)
+        if course.ended is not None:
+            self._request_s.labels(model).observe(course.ended - course.arrived)
+
+    def refused(self, status: int) -> None:
+        """A request got an error as its answer (mutates)."""
+        self._refused.labels(str(status)).inc()
+
+    def totals(self) -> Totals:
+        """The figures of all requests so far."""
+        with self._lock:
+            return Totals(
+                active=self._active,
+                waiting=self._waiting,
+                **self._outcomes,
+                ttft_p50_s=self._ttft.percentile(0.5),
+                ttft_p95_s=self._ttft.percentile(0.95),
+                turns=self._turns,
+                prompt_tokens=self._prompt_tokens,
+                cached_tokens=self._cached_tokens,
+            )
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    """Figures that are read when they are asked for."""
+
+    def __init__(
+        self, engines: Callable[[], Iterable[EngineView]], totals: Callable[[], Totals]
+    ) -> None:
+        self._engines = engines
+        self._totals = totals
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures of this moment."""
+        totals = self._totals()
+        yield GaugeMetricFamily("omlx_active_requests", "Requests not over", totals.active)
+        yield GaugeMetricFamily("omlx_waiting_requests", "Requests in a queue", totals.waiting)
+        engines = list(self._engines())
+        state = GaugeMetricFamily("omlx_engine_ready", "1 if it is ready", labels=["model"])
+        for engine in engines:
+            state.add_metric([engine.model_id], float(engine.state is EngineState.READY))
+        yield state
+        yield from _rows(engines)
+        yield from _tiers(engines)
+        yield from _cache_counters(engines)
+
+
+def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    rows = GaugeMetricFamily(
+        "omlx_engine_requests", "Requests at an engine by phase", labels=["model", "phase"]
+    )
+    speed = GaugeMetricFamily(
+        "omlx_engine_tokens_per_second", "Recent speed by phase", labels=["model", "phase"]
+    )
+    for engine in engines:
+        model, figures = engine.model_id, engine.snapshot
+        rows.add_metric([model, "waiting"], figures.waiting)
+        rows.add_metric([model, "loading"], figures.loading)
+        rows.add_metric([model, "prefill"], figures.prefilling)
+        rows.add_metric([model, "decode"], figures.decoding)
+        speed.add_metric([model, "prefill"], figures.prefill_tokens_per_s)
+        speed.add_metric([model, "decode"], figures.decode_tokens_per_s)
+    yield rows
+    yield speed
+
+
+def _tiers(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    labels = ["model", "tier"]
+    blocks = GaugeMetricFamily("omlx_cache_blocks", "Blocks held", labels=labels)
+    held = GaugeMetricFamily("omlx_cache_bytes", "Bytes held", labels=labels)
+    budget = GaugeMetricFamily("omlx_cache_budget_bytes", "Bytes allowed", labels=labels)
+    for engine in engines:
+        tiers = (("memory", engine.snapshot.memory), ("disk", engine.snapshot.disk))
+        for tier, usage in tiers:
+            blocks.add_metric([engine.model_id, tier], usage.blocks)
+            held.add_metric([engine.model_id, tier], usage.bytes)
+            budget.add_metric([engine.model_id, tier], usage.budget_bytes)
+    yield from (blocks, held, budget)
+
+
+def _cache_counters(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    events = CounterMetricFamily(
+        "omlx_cache_events", "What happened to blocks", labels=["model", "event"]
+    )
+    moved = CounterMetricFamily(
+        "omlx_cache_moved_bytes", "Bytes written and read", labels=["model", "direction"]
+    )
+    bad = CounterMetricFamily(
+        "omlx_cache_bad_files", "Files dropped, by reason", labels=["model", "reason"]
+    )
+    for engine in engines:
+        model, counters = engine.model_id, engine.snapshot.counters
+        for event, count in (
+            ("stored", counters.blocks_stored),
+            ("written", counters.blocks_written),
+            ("read", counters.blocks_read),
+            ("evicted_memory", counters.evicted_memory),
+            ("evicted_disk", counters.evicted_disk),
+            ("dropped_write", counters.dropped_writes),
+        ):
+            events.add_metric([model, event], count)
+        moved.add_metric([model, "write"], counters.bytes_written)
+        moved.add_metric([model, "read"], counters.bytes_read)
+        for reason, count in sorted(counters.bad.items()):
+            bad.add_metric([model, reason], count)
+    yield from (events, moved, bad)

@@ -1,0 +1,146 @@
+"""Turns a request body into token ids for one engine: decode, find the model, render, encode, fit.
+
+Knows nothing about HTTP or engines. Runs on the text thread, one request at a time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import cast
+
+from omlx.engine.request import SamplingParams
+from omlx.errors import ModelError
+from omlx.models.locate import ModelEntry, resolve
+from omlx.server.context import Message, ModelText, ServerContext
+from omlx.server.errors import ApiError, bad_field, overflow, unknown_model
+from omlx.server.generation import Dialect, Generation, Wishes
+from omlx.settings.schema import Sampling
+
+# The budget of an answer by a model whose files don't say how much it can see.
+_UNKNOWN_WINDOW_BUDGET = 32768
+# top_p 0 means the most probable token only; engines take 0 for "off".
+_SMALLEST_TOP_P = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that an engine can take, with what is needed to write its answer."""
+
+    generation: Generation
+    model_id: str
+    text: ModelText
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams
+
+
+def prepare(context: ServerContext, dialect: Dialect, body: bytes) -> Prepared:
+    """A body as a request to an engine; ApiError says what is wrong with it."""
+    generation = dialect.decode(body)
+    entry = find_model(context, generation.model)
+    settings = context.model_settings(entry.id)
+    text = context.texts(entry)
+    tokens = text.encode(render(text, generation.messages))
+    limits = (settings.context_window, text.context_window, entry.context_window)
+    window = min((limit for limit in limits if limit is not None), default=None)
+    return Prepared(
+        generation,
+        entry.id,
+        text,
+        tuple(tokens),
+        _budget(len(tokens), window, generation.wishes.max_tokens or settings.sampling.max_tokens),
+        _sampling(generation.wishes, settings.sampling),
+    )
+
+
+def find_model(context: ServerContext, name: str, *, or_default: bool = True) -> ModelEntry:
+    """The model that a client means, or the default model where one is set; ApiError 404."""
+    entries = list(context.pool.models())
+    entry = resolve(entries, name)
+    default = context.settings.server.default_model
+    if entry is None and or_default and default is not None:
+        entry = resolve(entries, default)
+    if entry is None:
+        raise unknown_model(name)
+    return entry
+
+
+def render(text: ModelText, messages: Sequence[Message]) -> str:
+    """The prompt as text; an answer that the client has begun is continued.
+
+    Where the template objects to a system message in the middle, that one becomes a marked note
+    of the user's at its place, so that the prompt up to there stays what it was.
+    """
+    begun = ""
+    if messages[-1]["role"] == "assistant":
+        messages, begun = messages[:-1], "".join(_texts(messages[-1]))
+        if not messages:
+            raise bad_field("$.messages", "Must hold a turn that can be answered")
+    refusal: ModelError | None = None
+    for attempt in _attempts(messages):
+        try:
+            return text.render(attempt) + begun
+        except ModelError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise ApiError(
+        400, f"The model's chat template refuses this: {refusal.message}", param="$.messages"
+    ) from refusal
+
+
+def _attempts(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """What to give to the template, best first; later ones only where it objects."""
+    yield messages
+    if any(message["role"] == "system" for message in messages):
+        yield [messages[0], *map(_as_note, messages[1:])]
+        yield _merged(map(_as_note, messages))
+
+
+def _as_note(message: Message) -> Message:
+    if message["role"] != "system":
+        return message
+    note = "\n".join(_texts(message))
+    return {"role": "user", "content": f"<system-reminder>\n{note}\n</system-reminder>"}
+
+
+def _merged(messages: Iterable[Message]) -> list[Message]:
+    """Neighbours of one role as one message, for templates that want roles to alternate."""
+    groups = groupby(messages, key=itemgetter("role"))
+    return [
+        {"role": role, "content": "\n\n".join(text for one in group for text in _texts(one))}
+        for role, group in groups
+    ]
+
+
+def _texts(message: Message) -> list[str]:
+    match message["content"]:
+        case str(text):
+            return [text]
+        case parts:
+            return [part["text"] for part in cast(list[dict[str, str]], parts)]
+
+
+def _budget(num_tokens: int, window: int | None, asked: int | None) -> int:
+    """How many tokens the answer may have: what was asked for, at most the rest of the window."""
+    if window is None:
+        return asked or _UNKNOWN_WINDOW_BUDGET
+    if num_tokens >= window:
+        raise overflow(num_tokens, window)
+    return min(asked or window, window - num_tokens)
+
+
+def _sampling(wishes: Wishes, defaults: Sampling) -> SamplingParams:
+    def first(wish: float | None, default: float | None, otherwise: float) -> float:
+        return next(value for value in (wish, default, otherwise) if value is not None)
+
+    return SamplingParams(
+        temperature=first(wishes.temperature, defaults.temperature, 1.0),
+        top_p=max(first(wishes.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
+        top_k=int(first(wishes.top_k, defaults.top_k, 0)),
+        min_p=first(wishes.min_p, defaults.min_p, 0.0),
+        repetition_penalty=first(wishes.repetition_penalty, defaults.repetition_penalty, 1.0),
+        presence_penalty=first(wishes.presence_penalty, defaults.presence_penalty, 0.0),
+        frequency_penalty=first(wishes.frequency_penalty, defaults.frequency_penalty, 0.0),
+        seed=wishes.seed,
+    )

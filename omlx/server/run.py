@@ -1,0 +1,167 @@
+"""`omlx serve` behind the command line: puts a server together, runs it, tells where it is.
+
+Knows nothing about flags or terminals.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import uvloop
+
+from omlx import __version__
+from omlx.engine.pool import process_pool
+from omlx.errors import ServerError
+from omlx.models.locate import Discovery, ModelEntry, resolve
+from omlx.models.text import TextModel
+from omlx.server.context import EnginePool, ServerContext
+from omlx.server.loop import serve
+from omlx.server.service import Service
+from omlx.settings.build import ModelSettings, Resolved
+
+_log = logging.getLogger("omlx.server")
+
+PoolFactory = Callable[[Sequence[ModelEntry], Resolved], EnginePool]
+SnapshotSink = Callable[[Callable[[], dict[str, object]]], None]
+
+
+def run_server(
+    resolved: Resolved,
+    discovery: Discovery,
+    *,
+    on_ready: Callable[[str], None],
+    snapshot_sink: SnapshotSink | None = None,
+    make_pool: PoolFactory = process_pool,
+) -> int:
+    """Serve the models found until a signal comes; the exit code.
+
+    `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
+    thread may call for the status object of `admin`.
+    """
+    entries = discovery.models
+    _check_models(entries, resolved.settings.server.default_model)
+    settings = {entry.id: _model_settings(entry, resolved) for entry in entries}
+    context = ServerContext(
+        settings=resolved.settings,
+        pool=make_pool(entries, resolved),
+        texts=TextModels().get,
+        model_settings=settings.__getitem__,
+    )
+    state_dir = resolved.state_dir
+
+    def on_bound(service: Service) -> None:
+        write_state(state_dir, service.address, started=datetime.now(UTC))
+        if snapshot_sink is not None:
+            snapshot_sink(service.status)
+        on_ready(service.address)
+
+    with removing_state(state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(serve(context, on_bound=on_bound))
+        except ServerError as error:
+            raise _explained(error, state_dir, resolved.settings.server.port) from error
+
+
+class TextModels:
+    """The text side of models, each loaded once; any thread may use it."""
+
+    def __init__(self, load: Callable[[Path], TextModel] = TextModel.load) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._loaded: dict[str, TextModel] = {}
+
+    def get(self, entry: ModelEntry) -> TextModel:
+        """The text side of a model, loaded if it isn't yet (mutates); ModelError."""
+        with self._lock:
+            if entry.id not in self._loaded:
+                self._loaded[entry.id] = self._load(entry.path)
+            return self._loaded[entry.id]
+
+
+def _check_models(entries: Sequence[ModelEntry], default_model: str | None) -> None:
+    if not entries:
+        raise ServerError(
+            "There is no model to serve",
+            hint="omlx model pull demo gets a small one; --model-dir names a folder of models",
+        )
+    if default_model is not None and resolve(entries, default_model) is None:
+        known = ", ".join(entry.id for entry in entries)
+        raise ServerError(
+            f"The default model {default_model!r} is not among those served",
+            hint=f"served: {known}",
+        )
+
+
+def _model_settings(entry: ModelEntry, resolved: Resolved) -> ModelSettings:
+    settings = resolved.for_model(entry.id, entry.path)
+    for warning in settings.warnings:
+        _log.warning("%s", warning)
+    return settings
+
+
+def state_path(state_dir: Path, address: str) -> Path:
+    """The file that says that a server runs on the address' port."""
+    return state_dir / f"server-{address.rpartition(':')[2]}.json"
+
+
+def write_state(state_dir: Path, address: str, *, started: datetime) -> None:
+    """Leave word of this process for `omlx` commands: pid, address, version, start."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = {
+        "pid": os.getpid(),
+        "address": address,
+        "version": __version__,
+        "started": started.isoformat(timespec="seconds"),
+    }
+    # mkstemp files are 0600 from the start.
+    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=state_dir)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(state) + "\n")
+        Path(name).replace(state_path(state_dir, address))
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+@contextmanager
+def removing_state(state_dir: Path) -> Generator[None]:
+    """Remove this process' state files at the end."""
+    try:
+        yield
+    finally:
+        for file in state_dir.glob("server-*.json"):
+            if _pid(file) == os.getpid():
+                with suppress(FileNotFoundError):
+                    file.unlink()
+
+
+def _pid(file: Path) -> int | None:
+    try:
+        state: object = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    match state:
+        case {"pid": int(pid)}:
+            return pid
+        case _:
+            return None
+
+
+def _explained(error: ServerError, state_dir: Path, port: int) -> ServerError:
+    """The error, with the process that holds the port where that is a server of ours."""
+    pid = _pid(state_dir / f"server-{port}.json")
+    if pid is None or pid == os.getpid() or not psutil.pid_exists(pid):
+        return error
+    return ServerError(
+        f"{error.message}; omlx runs on port {port} already, as process {pid}",
+        hint=error.hint,
+    )

@@ -1,0 +1,154 @@
+"""What all requests share: the way to the engines, the text thread, the counts, the state.
+
+Knows nothing about HTTP; handlers and the run loop use it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from omlx import __version__
+from omlx.engine.request import EngineSnapshot, EngineState
+from omlx.models.locate import ModelEntry
+from omlx.server import admin
+from omlx.server.context import ModelText, ServerContext
+from omlx.server.errors import busy, unavailable
+from omlx.server.generation import Dialect
+from omlx.server.hub import Hub
+from omlx.server.metrics import EngineView, Metrics
+from omlx.server.prompt import Prepared, prepare
+from omlx.server.session import Course, Session, Watchers
+from omlx.units import format_duration
+
+_log = logging.getLogger("omlx.server")
+_USABLE = (EngineState.STARTING, EngineState.LOADING, EngineState.READY)
+
+
+class Service:
+    """One running server behind its sockets; for the loop's thread, but `status`."""
+
+    def __init__(self, context: ServerContext, hub: Hub) -> None:
+        self.context = context
+        self.hub = hub
+        self.metrics = Metrics(self.engines)
+        self.address = ""
+        self.is_draining = False
+        self._started = context.clock()
+        self._active: Counter[str] = Counter()
+        self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
+        scheduler = context.settings.scheduler
+        self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
+
+    async def prepare(self, dialect: Dialect, body: bytes) -> Prepared:
+        """Do the text work of a request on the text thread; ApiError says what is wrong."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._text_thread, prepare, self.context, dialect, body)
+
+    def warm_up(self) -> None:
+        """Begin to load the text side of every model, so that the first request needn't."""
+        for entry in self.context.pool.models():
+            loading = self._text_thread.submit(self.context.texts, entry)
+            loading.add_done_callback(lambda done, model=entry.id: _log_failure(model, done))
+
+    def open(self, prepared: Prepared, request_id: str, arrived: float) -> Session:
+        """A session at the engine of a request's model; ApiError if that can't take it."""
+        model_id = prepared.model_id
+        engine = self.context.pool.get(model_id)
+        if self.is_draining:
+            raise unavailable("The server is stopping")
+        state = engine.state()
+        if state not in _USABLE:
+            reason = engine.error() or f"its engine is {state.value}"
+            raise unavailable(f"The model {model_id!r} can't be used: {reason}")
+        if self._active[model_id] >= self._most_active:
+            raise busy(f"Too many requests wait for the model {model_id!r}")
+        return Session(
+            prepared,
+            Course(request_id, model_id, arrived, len(prepared.tokens)),
+            engine=engine,
+            hub=self.hub,
+            clock=self.context.clock,
+            watchers=Watchers(self._opened, self.metrics.admitted, self._closed),
+        )
+
+    def engines(self) -> list[EngineView]:
+        """What every engine says of itself; for any thread."""
+        pool = self.context.pool
+        found = [(entry.id, pool.get(entry.id)) for entry in pool.models()]
+        return [
+            EngineView(model_id, engine.state(), engine.snapshot() or EngineSnapshot())
+            for model_id, engine in found
+        ]
+
+    def window(self, entry: ModelEntry) -> int | None:
+        """How many tokens a prompt and its answer may have for a model; None if unknown."""
+        own = self.context.model_settings(entry.id).context_window
+        limits = (own, entry.context_window)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def status(self) -> dict[str, object]:
+        """The status object of `admin`; for any thread."""
+        pool, now = self.context.pool, self.context.clock()
+        views = [
+            admin.ModelView(engine, self.window(entry), pool.get(entry.id).error())
+            for entry, engine in zip(pool.models(), self.engines(), strict=True)
+        ]
+        server = admin.ServerView(
+            version=__version__,
+            uptime_s=now - self._started,
+            address=self.address,
+            is_draining=self.is_draining,
+        )
+        return admin.status(server, self.metrics.totals(), views)
+
+    def health(self) -> tuple[str, list[dict[str, object]]]:
+        """A word for the whole server, ready with one model that is, and the state of each."""
+        states = {engine.model_id: engine.state for engine in self.engines()}
+        models: list[dict[str, object]] = [
+            {"id": model_id, "state": state.value} for model_id, state in states.items()
+        ]
+        if self.is_draining:
+            return "stopping", models
+        if EngineState.READY in states.values():
+            return "ready", models
+        is_loading = any(state in _USABLE for state in states.values())
+        return "loading" if is_loading else "failed", models
+
+    def drain(self) -> None:
+        """Take no more requests; those that run go on."""
+        self.is_draining = True
+
+    def close(self) -> None:
+        """End the text thread once it is idle."""
+        self._text_thread.shutdown(wait=False, cancel_futures=True)
+
+    def _opened(self, course: Course) -> None:
+        self._active[course.model_id] += 1
+        self.metrics.opened(course)
+
+    def _closed(self, course: Course) -> None:
+        self._active[course.model_id] -= 1
+        self.metrics.closed(course)
+        _log.info("%s", _summary(course))
+
+
+def _log_failure(model_id: str, loading: Future[ModelText]) -> None:
+    error = None if loading.cancelled() else loading.exception()
+    if error is not None:
+        _log.error("%s: its tokenizer or template can't be loaded: %s", model_id, error)
+
+
+def _summary(course: Course) -> str:
+    """One line on a request, of numbers only."""
+    parts = [
+        f"{course.request_id} {course.model_id} {course.outcome}:",
+        f"{course.prompt_tokens} prompt tokens",
+        f"({course.cached_memory} from memory, {course.cached_disk} from disk),",
+        f"{course.generated} generated",
+    ]
+    if course.first_token is not None:
+        parts.append(f"ttft {format_duration(course.first_token - course.arrived)}")
+    if course.ended is not None:
+        parts.append(f"total {format_duration(course.ended - course.arrived)}")
+    return " ".join(parts)

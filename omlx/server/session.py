@@ -1,0 +1,216 @@
+"""One request's life at an engine: tokens become text, stop strings end it, times are taken.
+
+Knows nothing about HTTP or dialects; for the loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, assert_never
+
+from omlx.engine.request import (
+    Admitted,
+    Engine,
+    EngineRequest,
+    Event,
+    Failed,
+    FailureCode,
+    Finished,
+    FinishReason,
+    Prefilled,
+    Token,
+)
+from omlx.server.errors import ApiError, busy, unavailable
+from omlx.server.generation import Began, Ended, Piece, Text, Usage
+from omlx.server.hub import Hub, Stopping
+from omlx.server.parse import StopStrings
+from omlx.server.prompt import Prepared
+
+_log = logging.getLogger("omlx.server")
+
+
+@dataclass(slots=True)
+class Course:
+    """What has happened to a request so far, with times on the server's clock."""
+
+    request_id: str
+    model_id: str
+    arrived: float
+    prompt_tokens: int
+    cached_memory: int = 0
+    cached_disk: int = 0
+    generated: int = 0
+    admitted: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+    # "stop" and "length" are answers; "aborted" and "failed" are not.
+    outcome: str = "aborted"
+
+    @property
+    def usage(self) -> Usage:
+        """The token counts as far as they are known."""
+        return Usage(self.prompt_tokens, self.cached_memory + self.cached_disk, self.generated)
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Who is told of a request's course."""
+
+    on_open: Callable[[Course], None]
+    on_admit: Callable[[Course], None]
+    on_close: Callable[[Course], None]
+
+
+class Session:
+    """A submitted request, as a context: leaving it early aborts the request at the engine."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        course: Course,
+        *,
+        engine: Engine,
+        hub: Hub,
+        clock: Callable[[], float],
+        watchers: Watchers,
+    ) -> None:
+        self.course = course
+        self._prepared = prepared
+        self._engine = engine
+        self._hub = hub
+        self._clock = clock
+        self._watchers = watchers
+        self._text = prepared.text.stream()
+        self._stops = StopStrings(prepared.generation.stop)
+        self._is_over = False  # at the engine
+        self._failure: ApiError | None = None
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None, "a session needs a task"
+        self._inbox = self._hub.open(self.course.request_id, lambda: self._give_up(task))
+        prepared = self._prepared
+        request = EngineRequest(
+            id=self.course.request_id,
+            tokens=prepared.tokens,
+            max_tokens=prepared.max_tokens,
+            sampling=prepared.sampling,
+            stop=tuple((token,) for token in sorted(prepared.text.eos_ids)),
+        )
+        try:
+            self._engine.submit(request)
+        except BaseException:
+            self._hub.close(request.id)
+            raise
+        self._watchers.on_open(self.course)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hub.close(self.course.request_id)
+        if not self._is_over:
+            self._engine.abort(self.course.request_id)
+        if isinstance(error, Exception):
+            self.course.outcome = "failed"
+        self.course.ended = self._clock()
+        self._watchers.on_close(self.course)
+
+    async def next(self, timeout_s: float | None) -> list[Piece]:
+        """What has come since the last call, waiting for the first; empty after `timeout_s`.
+
+        The last piece of an answer is Ended. ApiError if the request fails.
+        """
+        pieces: list[Piece] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not pieces and self._failure is None:
+                    self._take(await self._inbox.get(), pieces)
+        except TimeoutError:
+            return []
+        while not self._inbox.empty() and not self._has_last(pieces):
+            self._take(self._inbox.get_nowait(), pieces)
+        if not pieces and self._failure is not None:
+            raise self._failure
+        return _joined(pieces)
+
+    def _has_last(self, pieces: list[Piece]) -> bool:
+        return self._failure is not None or isinstance(pieces[-1], Ended)
+
+    def _take(self, event: Event | Stopping, pieces: list[Piece]) -> None:
+        match event:
+            case Admitted() if self.course.admitted is None:
+                self.course.admitted = self._clock()
+                self.course.cached_memory = event.cached_memory
+                self.course.cached_disk = event.cached_disk
+                self._watchers.on_admit(self.course)
+                pieces.append(Began())
+            case Admitted() | Prefilled():
+                pass
+            case Token():
+                if self.course.first_token is None:
+                    self.course.first_token = self._clock()
+                self.course.generated += 1
+                _add(self._stops.add(self._text.add(event.token)), pieces)
+                if self._stops.matched is not None:
+                    self._end(FinishReason.STOP, pieces)
+            case Finished():
+                self._is_over = True
+                self._finish(event, pieces)
+            case Failed():
+                self._is_over = True
+                self._failure = _failure(event)
+            case Stopping():
+                self._failure = unavailable("The server is stopping")
+            case _:
+                assert_never(event)
+
+    def _finish(self, event: Finished, pieces: list[Piece]) -> None:
+        if event.reason is FinishReason.ABORT:
+            self._failure = unavailable("The engine gave the request up")
+            return
+        _add(self._stops.add(self._text.finish()), pieces)
+        if self._stops.matched is not None:
+            self._end(FinishReason.STOP, pieces)
+            return
+        _add(self._stops.finish(), pieces)
+        self._end(event.reason, pieces)
+
+    def _end(self, reason: FinishReason, pieces: list[Piece]) -> None:
+        self.course.outcome = reason.value
+        pieces.append(Ended(reason, self._stops.matched))
+
+    def _give_up(self, task: asyncio.Task[object]) -> None:
+        _log.warning("%s: the client reads too slowly; given up", self.course.request_id)
+        task.cancel()
+
+
+def _add(text: str, pieces: list[Piece]) -> None:
+    if text:
+        pieces.append(Text(text))
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The same pieces, with neighbouring texts as one: one write for what came in one step."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, Text) and joined and isinstance(joined[-1], Text):
+            joined[-1] = Text(joined[-1].text + piece.text)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _failure(event: Failed) -> ApiError:
+    match event.code:
+        case FailureCode.BAD_REQUEST:
+            return ApiError(400, event.message)
+        case FailureCode.OVERLOADED:
+            return busy(event.message)
+        case FailureCode.ENGINE:
+            return ApiError(500, event.message)

@@ -1,0 +1,33 @@
+"""Where things are: the user's folder, its parts, and the files that come with omlx.
+
+Knows nothing about what is in them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def home(env: Mapping[str, str]) -> Path:
+    """The folder of everything of the user's: OMLX_HOME, else ~/.omlx."""
+    named = env.get("OMLX_HOME")
+    if named:
+        return Path(named).expanduser().absolute()
+    user = env.get("HOME")
+    return (Path(user) if user else Path.home()) / ".omlx"
+
+
+def data_dir(name: str) -> Path:
+    """A folder that comes with omlx: packaged beside the code, or in the checkout around it."""
+    package = Path(__file__).resolve().parent.parent
+    packaged = package / "_data" / name
+    return packaged if packaged.is_dir() else package.parent / name
+
+
+def state_dir(home: Path) -> Path:
+    """The folder of state files of running servers."""
+    return home / "state"
+
+
+def profiles_dir(home: Path) -> Path:
+    """The folder of the user's own profiles."""
+    return home / "profiles"

@@ -1,0 +1,237 @@
+"""Every setting once: its type, default, limits, flag and help.
+
+Knows nothing about files, variables or the command line; `leaf` derives their names from here.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+Auto = Literal["auto"]
+
+
+class Unit(Enum):
+    """What a number counts where it may be written with a unit."""
+
+    SIZE = "size"
+    DURATION = "duration"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of a setting besides its type; an empty `flag` means `--<key>`."""
+
+    help: str
+    flag: str = ""
+    unit: Unit | None = None
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    per_model: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The HTTP server."""
+
+    host: Annotated[
+        str, Option("Address to listen on; one that is not loopback needs an API key.")
+    ] = "127.0.0.1"
+    port: Annotated[int, Option("Port to listen on; 0 takes a free one.", low=0, high=65535)] = 8000
+    api_key: Annotated[
+        str | None,
+        Option(
+            "Key that clients must send; other users of the machine can see a flag, "
+            "so prefer the variable or a file.",
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
+    default_model: Annotated[
+        str | None, Option("Model that answers requests for an unknown model id.")
+    ] = None
+    max_body: Annotated[
+        int, Option("Largest request body.", unit=Unit.SIZE, low=1000, high=10**12)
+    ] = 32_000_000
+    drain_timeout: Annotated[
+        float,
+        Option(
+            "How long running requests may go on after the server is told to stop.",
+            unit=Unit.DURATION,
+            high=86400,
+        ),
+    ] = 10.0
+    keepalive: Annotated[
+        float,
+        Option(
+            "Silence on a stream after which a keep-alive is sent.",
+            unit=Unit.DURATION,
+            low=0.1,
+            high=3600,
+        ),
+    ] = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Where models are looked for."""
+
+    dir: Annotated[
+        tuple[Path, ...],
+        Option(
+            "Folder below which every model is served; may be given several times. "
+            "None means models/ in OMLX_HOME.",
+            flag="--model-dir",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The prefix cache and its two tiers, memory and disk."""
+
+    enabled: Annotated[bool, Option("Keep prefixes and look them up.", flag="--cache")] = True
+    dir: Annotated[
+        Path | None,
+        Option("Folder of the disk tier. None means cache/ in OMLX_HOME.", flag="--cache-dir"),
+    ] = None
+    block_size: Annotated[int, Option("Tokens in a block.", low=16, high=4096)] = 256
+    memory_size: Annotated[
+        int | Auto,
+        Option(
+            "Most bytes in the memory tier; auto is a quarter of the memory, at most 16GB.",
+            flag="--cache-memory-size",
+            unit=Unit.SIZE,
+        ),
+    ] = "auto"
+    max_size: Annotated[
+        int | Auto,
+        Option(
+            "Most bytes in the disk tier; auto is a tenth of the free space, at most 64GB.",
+            flag="--cache-max-size",
+            unit=Unit.SIZE,
+        ),
+    ] = "auto"
+    min_free: Annotated[
+        int,
+        Option(
+            "Free space on the disk that the disk tier never uses.",
+            flag="--cache-min-free",
+            unit=Unit.SIZE,
+        ),
+    ] = 10_000_000_000
+    write_delay: Annotated[
+        float,
+        Option(
+            "How long a block rests in the memory tier before it is stored on disk.",
+            flag="--cache-write-delay",
+            unit=Unit.DURATION,
+            high=86400,
+        ),
+    ] = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """How requests share an engine."""
+
+    max_concurrent_requests: Annotated[
+        int, Option("Requests that a model computes at the same time.", low=1, high=256)
+    ] = 8
+    max_queue: Annotated[
+        int, Option("Requests that may wait for a model; more are refused.", low=0, high=100_000)
+    ] = 64
+    prefill_chunk: Annotated[
+        int | Auto,
+        Option("Prompt tokens computed between two decode steps.", low=16, high=65536),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The process that computes."""
+
+    blas: Annotated[
+        str,
+        Option(
+            "BLAS library for Linux on CPU: auto finds the system's, off takes none, "
+            "else the path of one."
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a request that names no value gets; None leaves it to the server."""
+
+    temperature: Annotated[
+        float | None,
+        Option("Default temperature; 0 is greedy.", low=0, high=5, per_model=True),
+    ] = None
+    top_p: Annotated[
+        float | None, Option("Default top_p; 1 is off.", low=0, high=1, per_model=True)
+    ] = None
+    top_k: Annotated[
+        int | None, Option("Default top_k; 0 is off.", low=0, high=10**6, per_model=True)
+    ] = None
+    min_p: Annotated[
+        float | None, Option("Default min_p; 0 is off.", low=0, high=1, per_model=True)
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        Option("Default repetition penalty; 1 is off.", low=0.01, high=10, per_model=True),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        Option("Default presence penalty; 0 is off.", low=-2, high=2, per_model=True),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        Option("Default frequency penalty; 0 is off.", low=-2, high=2, per_model=True),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Option(
+            "Default limit of generated tokens; none is the rest of the window.",
+            low=1,
+            high=10**9,
+            per_model=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is written to stderr."""
+
+    level: Annotated[
+        str,
+        Option(
+            "How much is logged.",
+            flag="--log-level",
+            choices=("debug", "info", "warning", "error"),
+        ),
+    ] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, in groups that are tables in TOML."""
+
+    server: Server = field(default_factory=Server)
+    models: Models = field(default_factory=Models)
+    cache: Cache = field(default_factory=Cache)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    engine: Engine = field(default_factory=Engine)
+    sampling: Sampling = field(default_factory=Sampling)
+    log: Log = field(default_factory=Log)
+    context_window: Annotated[
+        int | None,
+        Option(
+            "Most tokens of a prompt and its answer, where the model itself allows more.",
+            low=16,
+            high=10**9,
+            per_model=True,
+        ),
+    ] = None

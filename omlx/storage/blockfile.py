@@ -1,0 +1,146 @@
+"""One block file written and read: what is found is verified before anyone believes it.
+
+Knows nothing about budgets, counters or which files there are.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx.storage.fs import READ_FLAGS, WRITE_FLAGS, FileSystem, flat, read_into, write_all
+from omlx.storage.layout import BlockKey, BlockName, RootHash, block_name
+from omlx.storage.record import (
+    BadBlock,
+    BadReason,
+    Header,
+    SectionSpec,
+    StoredSection,
+    checksum,
+    decode_header,
+    encode_header,
+    header_bytes,
+    tokens_spec,
+)
+
+_FIRST_READ_BYTES = 16384
+
+Sections = Sequence[tuple[SectionSpec, memoryview]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The block that a reader expects in a file."""
+
+    root: RootHash
+    key: BlockKey
+    tokens: bytes
+
+
+def encode_block(
+    root: RootHash, key: BlockKey, tokens: bytes, sections: Sections
+) -> list[memoryview]:
+    """The buffers of a block's file, checksums included; ValueError as `encode_header`."""
+    specs = [tokens_spec(key.count)]
+    buffers = [memoryview(tokens)]
+    for spec, data in sections:
+        assert spec.nbytes == data.nbytes, spec
+        specs.append(spec)
+        buffers.append(flat(data))
+    header = encode_header(root, key, specs, [checksum(buffer) for buffer in buffers])
+    return [memoryview(header), *buffers]
+
+
+def write_file(fs: FileSystem, temp: Path, path: Path, buffers: Sequence[memoryview]) -> None:
+    """Write `temp` and rename it to `path`; after an OSError neither is left half made.
+
+    FileExistsError means that `temp` is someone else's, and it stays.
+    """
+    try:
+        fd = fs.open(temp, WRITE_FLAGS, 0o600)
+        try:
+            write_all(fs, fd, buffers)
+        finally:
+            fs.close(fd)
+        fs.rename(temp, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        with suppress(OSError):
+            fs.unlink(temp)
+        raise
+
+
+@contextmanager
+def _opened(fs: FileSystem, path: Path) -> Generator[tuple[int, int], None, None]:
+    """The descriptor and the size of a regular file; OSError, BadBlock."""
+    fd = fs.open(path, READ_FLAGS)
+    try:
+        status = fs.fstat(fd)
+        if not status.is_file:
+            raise BadBlock(BadReason.FOREIGN, "not a regular file")
+        yield fd, status.size
+    finally:
+        with suppress(OSError):  # nothing was written through it
+            fs.close(fd)
+
+
+def _read_header(fs: FileSystem, fd: int, size: int) -> Header:
+    data = bytearray(min(size, _FIRST_READ_BYTES))
+    got = read_into(fs, fd, [memoryview(data)], offset=0)
+    if got < len(data):
+        raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+    missing = header_bytes(bytes(data[:8]), size) - got
+    if missing > 0:
+        rest = bytearray(missing)
+        if read_into(fs, fd, [memoryview(rest)], offset=got) < missing:
+            raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+        data += rest
+    return decode_header(bytes(data), size)
+
+
+def _verify(section: StoredSection, data: memoryview | bytearray) -> None:
+    if checksum(data) != section.checksum:
+        raise BadBlock(BadReason.CHECKSUM, section.spec.name)
+
+
+def read_block(fs: FileSystem, path: Path, wanted: Wanted, sections: Sections) -> int:
+    """Fill the buffers of `sections` from a file and verify all of it; OSError, BadBlock.
+
+    Mutates the buffers, also where it fails. Returns the number of bytes read.
+    """
+    for spec, buffer in sections:
+        assert spec.nbytes == buffer.nbytes and not buffer.readonly, spec
+    tokens = bytearray(len(wanted.tokens))
+    buffers = [memoryview(tokens), *(flat(buffer) for _, buffer in sections)]
+    with _opened(fs, path) as (fd, size):
+        header = _read_header(fs, fd, size)
+        if header.root != wanted.root or header.key != wanted.key:
+            raise BadBlock(BadReason.FOREIGN, "another block's content")
+        if [stored.spec for stored in header.sections] != [spec for spec, _ in sections]:
+            raise BadBlock(BadReason.FOREIGN, "other sections than the model's")
+        got = read_into(fs, fd, buffers, offset=header.data_start)
+    if header.data_start + got != size:
+        raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+    _verify(header.tokens, tokens)
+    if bytes(tokens) != wanted.tokens:
+        raise BadBlock(BadReason.TOKENS)
+    for stored, buffer in zip(header.sections, buffers[1:], strict=True):
+        _verify(stored, buffer)
+    return size
+
+
+def read_tokens(fs: FileSystem, path: Path, name: BlockName, root16: str) -> tuple[Header, bytes]:
+    """The header and the token ids of a file that is called `name`; OSError, BadBlock.
+
+    The other sections are not read.
+    """
+    tokens = bytearray(tokens_spec(name.count).nbytes)
+    with _opened(fs, path) as (fd, size):
+        header = _read_header(fs, fd, size)
+        if block_name(header.key) != name or header.root.hex()[:16] != root16:
+            raise BadBlock(BadReason.FOREIGN, "another block's content")
+        if read_into(fs, fd, [memoryview(tokens)], offset=header.data_start) < len(tokens):
+            raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+    _verify(header.tokens, tokens)
+    return header, bytes(tokens)

@@ -1,0 +1,113 @@
+"""All names of the store: directories, block files, temporary files.
+
+Knows nothing about what is in the files or whether they exist.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType
+
+BlockHash = NewType("BlockHash", bytes)
+"""SHA-256 that names a block: its tokens and all before them, of one model in one layout."""
+
+RootHash = NewType("RootHash", bytes)
+"""SHA-256 that is the parent of every first block: model, layout and format version."""
+
+HASH_BYTES = 32
+MAX_COUNT = 65536
+BLOCKS = "blocks"
+ROOT_FILE = "root.json"
+SUFFIX = ".safetensors"
+
+_BLOCK_NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{16})\.([1-9][0-9]{0,4})\.safetensors")
+_TEMP_NAME = re.compile(r"\.tmp-([1-9][0-9]{0,9})-([0-9]{1,19})")
+_ROOT_NAME = re.compile(r"[0-9a-f]{16}")
+_SHARD_NAME = re.compile(r"[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """What a block file is found by, within one root; `count` is its number of tokens."""
+
+    parent: BlockHash
+    name: BlockHash
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """What a block's file name says: hexadecimal heads of its name and parent, and its count."""
+
+    name32: str
+    parent16: str
+    count: int
+
+    @property
+    def name16(self) -> str:
+        """The head of the name as the files of its children give it."""
+        return self.name32[:16]
+
+    @property
+    def filename(self) -> str:
+        """The file name that parses to this."""
+        return f"{self.name32}.{self.parent16}.{self.count}{SUFFIX}"
+
+
+def block_name(key: BlockKey) -> BlockName:
+    """What the file name of `key` says."""
+    return BlockName(key.name.hex()[:32], key.parent.hex()[:16], key.count)
+
+
+def parse_block_name(filename: str) -> BlockName | None:
+    """What a file name says, or None where it is not a block's."""
+    match = _BLOCK_NAME.fullmatch(filename)
+    if match is None or int(match[3]) > MAX_COUNT:
+        return None
+    return BlockName(match[1], match[2], int(match[3]))
+
+
+def blocks_dir(directory: Path) -> Path:
+    """Where all roots are."""
+    return directory / BLOCKS
+
+
+def root_name(root: RootHash) -> str:
+    """The name of a root's directory."""
+    return root.hex()[:16]
+
+
+def root_dir(directory: Path, root: RootHash) -> Path:
+    """Where the blocks of one root are."""
+    return directory / BLOCKS / root_name(root)
+
+
+def shard_dir(directory: Path, root: RootHash, parent: BlockHash) -> Path:
+    """Where the children of `parent` are."""
+    return root_dir(directory, root) / parent.hex()[:2]
+
+
+def block_path(directory: Path, root: RootHash, key: BlockKey) -> Path:
+    """Where the block file of `key` is."""
+    return shard_dir(directory, root, key.parent) / block_name(key).filename
+
+
+def temp_name(pid: int, counter: int) -> str:
+    """The name of a file that process `pid` is still writing."""
+    return f".tmp-{pid}-{counter}"
+
+
+def parse_temp_name(filename: str) -> int | None:
+    """The process that writes a temporary file, or None where the name is not one."""
+    match = _TEMP_NAME.fullmatch(filename)
+    return None if match is None else int(match[1])
+
+
+def is_root_name(name: str) -> bool:
+    """Whether a directory below `blocks` is a root's."""
+    return _ROOT_NAME.fullmatch(name) is not None
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a directory below a root holds blocks."""
+    return _SHARD_NAME.fullmatch(name) is not None

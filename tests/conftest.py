@@ -1,0 +1,19 @@
+"""A clean environment for every test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No setting, proxy or home of the machine reaches a test."""
+    for name in list(os.environ):
+        if name.startswith(("OMLX_", "SANIC_")) and name != "OMLX_TEST_MODELS":
+            monkeypatch.delenv(name)
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OMLX_HOME", str(tmp_path / "omlx-home"))
+    yield

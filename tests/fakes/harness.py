@@ -1,0 +1,124 @@
+"""An engine in this process around a model, driven one request at a time, with its logits seen."""
+
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from omlx.engine.build import assemble_loaded
+from omlx.engine.config import EngineConfig
+from omlx.engine.engine import LocalEngine
+from omlx.engine.request import (
+    EngineRequest,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    RequestStats,
+    SamplingParams,
+    Token,
+)
+from omlx.models.load import LoadedModel
+
+
+class RecordingModel:
+    """A model whose logits of single-token steps are kept, in order, as numpy arrays."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.steps: list[mx.array] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        logits = self._model(inputs, cache=cache)
+        if inputs.shape[1] == 1:
+            mx.eval(logits)
+            self.steps.append(logits)
+        return logits
+
+
+@dataclass
+class Answer:
+    """What came of one request; `logits` has one row [V] a step, the first token's first."""
+
+    tokens: list[int] = field(default_factory=list)
+    reason: FinishReason | None = None
+    stats: RequestStats | None = None
+    failed: Failed | None = None
+    logits: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def cached(self) -> int:
+        assert self.stats is not None
+        return self.stats.cached_memory + self.stats.cached_disk
+
+
+class Harness:
+    """Starts and stops engines on one cache directory, as restarts of one program would."""
+
+    def __init__(self, model: Any, cache_dir: Path, **config: Any) -> None:
+        self.model = RecordingModel(model)
+        self.num_vocab = int(model(mx.array([[0]])).shape[-1])
+        base = EngineConfig("tiny", "", cache_dir=str(cache_dir), min_free_bytes=0)
+        self.config = replace(base, **config)
+        self.events: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+        self.ids = count()
+        self.engine = self._start()
+
+    def _start(self) -> LocalEngine:
+        def build(config: EngineConfig, *, emit: Any, publish: Any) -> Any:
+            loaded = LoadedModel(self.model, {}, self.num_vocab, 0)
+            return assemble_loaded(config, loaded, "00" * 32, emit=emit, publish=publish)
+
+        engine = LocalEngine(self.config, build=build)
+        engine.start(self.events.put)
+        return engine
+
+    def restart(self) -> None:
+        """Stop cleanly and start again with an empty memory tier."""
+        assert self.stop() == 0
+        self.engine = self._start()
+
+    def stop(self) -> int | None:
+        return self.engine.stop(10.0)
+
+    def submit(self, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> str:
+        request_id = f"r{next(self.ids)}"
+        sampling = fields.pop("sampling", SamplingParams())
+        request = EngineRequest(request_id, tuple(prompt), max_tokens, sampling, **fields)
+        self.engine.submit(request)
+        return request_id
+
+    def collect(self, *request_ids: str, timeout_s: float = 60) -> dict[str, Answer]:
+        """Wait until all of these are over."""
+        answers = {i: Answer() for i in request_ids}
+        left = set(request_ids)
+        while left:
+            for event in self.events.get(timeout=timeout_s):
+                answer = answers.setdefault(event.request_id, Answer())
+                if isinstance(event, Token):
+                    answer.tokens.append(event.token)
+                elif isinstance(event, Finished):
+                    answer.reason, answer.stats = event.reason, event.stats
+                    left.discard(event.request_id)
+                elif isinstance(event, Failed):
+                    answer.failed = event
+                    left.discard(event.request_id)
+        return answers
+
+    def ask(self, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> Answer:
+        """Run one request alone and keep the logits of each of its steps."""
+        self.model.steps.clear()
+        request_id = self.submit(prompt, max_tokens, **fields)
+        answer = self.collect(request_id)[request_id]
+        # The batch computes one step ahead of what it emits; a prefill of one token comes before.
+        num_steps = len(answer.tokens) + 1
+        answer.logits = [np.array(a)[0, -1] for a in self.model.steps[-num_steps:]]
+        return answer
