@@ -21,35 +21,15 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """What a state file says of a server that lives; `address` is its base URL."""
+    """What a state file says of a server that lives; `address` is its base URL.
+
+    `cache_dir` is the folder of its disk tier, None where the file does not say it.
+    """
 
     pid: int
     address: str
     version: str
-
-
-def state_path(state_dir: Path, port: int) -> Path:
-    """The state file of the server on a port."""
-    return state_dir / f"server-{port}.json"
-
-
-def write_state(state_dir: Path, port: int, server: RunningServer) -> Path:
-    """Announce a server that is bound (creates or replaces its file); OSError if it can't."""
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = state_path(state_dir, port)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fields = {"pid": server.pid, "address": server.address, "version": server.version}
-    temporary.write_text(json.dumps(fields) + "\n", encoding="utf-8")
-    temporary.replace(path)
-    return path
-
-
-def remove_state(state_dir: Path, port: int, pid: int) -> None:
-    """Take back the announcement of the server with this pid; that of another one stays."""
-    path = state_path(state_dir, port)
-    server = _read_state(path)
-    if server is not None and server.pid == pid:
-        path.unlink(missing_ok=True)
+    cache_dir: Path | None = None
 
 
 def running_servers(state_dir: Path) -> list[RunningServer]:
@@ -70,9 +50,12 @@ def _read_state(path: Path) -> RunningServer | None:
         return None
     if not isinstance(raw, dict):
         return None
-    match cast(dict[str, object], raw):
+    state = cast(dict[str, object], raw)
+    folder = state.get("cache_dir")
+    cache_dir = Path(folder) if isinstance(folder, str) else None
+    match state:
         case {"pid": int(pid), "address": str(address), "version": str(version)} if pid > 0:
-            return RunningServer(pid, address, version)
+            return RunningServer(pid, address, version, cache_dir)
         case _:
             return None
 

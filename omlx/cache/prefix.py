@@ -5,8 +5,7 @@ callbacks on that same thread. No failure of the cache leaves this module: it is
 """
 
 from collections.abc import Callable, Sequence
-
-from mlx_lm.models.cache import KVCache
+from typing import Any
 
 from omlx.cache.block import Chain
 from omlx.cache.codec import LayerSlice, Payload
@@ -31,7 +30,7 @@ class PrefixCache:
         """Find what is stored of `tokens`; `done` gets it, now or after the disk has answered."""
         Lookup(self._tiers, tokens, done).start()
 
-    def restore(self, hit: Hit) -> list[KVCache]:
+    def restore(self, hit: Hit) -> list[Any]:
         """Layer caches that hold what was found, in the form of a live row's."""
         return self._tiers.codec.restore(hit.parts)
 

@@ -29,8 +29,9 @@ def show(
         values = view.setting_lines(resolved.settings, resolved.origins, resolved.shadowed)
     else:
         from omlx.cli.found import discover_models
+        from omlx.models.locate import resolve as find
 
-        entry = discover_models(resolved.model_dirs).resolve(model_id)
+        entry = find(discover_models(resolved).models, model_id)
         if entry is None:
             warn([f"no model {model_id!r} is in the model folders; its name alone counts"])
         model = resolved.for_model(entry.id if entry else model_id, entry.path if entry else None)

@@ -66,7 +66,7 @@ class SettingsCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and not isinstance(param, click.Argument):
                 sections.setdefault(section_of(param), []).append(record)
         for title, records in sections.items():
             with formatter.section(title):

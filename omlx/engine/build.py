@@ -4,7 +4,6 @@ Knows nothing about processes or threads but that all of this belongs to the eng
 """
 
 import logging
-import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,9 @@ from omlx.cache.writeback import WriteBack
 from omlx.engine.batch import Batch
 from omlx.engine.config import EngineConfig
 from omlx.engine.gauge import Gauge, no_cache
-from omlx.engine.loop import EngineLoop, Inbox
+from omlx.engine.inbox import Inbox
+from omlx.engine.keeper import Keeper
+from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import auto_prefill_chunk, auto_tier_bytes
 from omlx.engine.request import CacheCounters, EngineSnapshot, Event, TierUsage
 from omlx.engine.row import Row
@@ -43,6 +44,7 @@ _MAX_QUEUED_BYTES = 1 << 30  # writes in flight; what is over stays in memory un
 class Assembly:
     """A loop that can run, and what has to be closed after it."""
 
+    inbox: Inbox
     loop: EngineLoop
     batch: Batch
     prefix: PrefixCache | None
@@ -53,7 +55,7 @@ class Assembly:
         deadline = time.monotonic() + timeout_s
         if self.prefix is not None and not self.prefix.flush(timeout_s):
             _log.warning("not all blocks were written within %.0f s", timeout_s)
-        self.loop.take_jobs()
+        self.inbox.run_jobs(0.0)
         if self.disk is not None:
             self.disk.close(max(0.0, deadline - time.monotonic()))
         self.batch.close()
@@ -113,12 +115,13 @@ def assemble_loaded(
     *,
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
+    make_batch: Callable[..., Batch] = Batch,
 ) -> Assembly:
     """The loop around a model that is in memory already; `identity` is its fingerprint."""
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
     cache, note = _build_cache(config, loaded, identity, inbox)
-    batch = Batch(loaded.model, max_rows=config.max_active, prefill_chunk=chunk)
+    batch = make_batch(loaded.model, max_rows=config.max_active, prefill_chunk=chunk)
     gauge = Gauge(
         publish,
         cache_figures=cache.figures if cache else no_cache,
@@ -136,7 +139,7 @@ def assemble_loaded(
 
     loop = EngineLoop(
         batch,
-        cache.prefix if cache else None,
+        Keeper(batch, cache.prefix if cache else None),
         Scheduler(Limits(config.max_active, config.max_waiting, chunk)),
         inbox=inbox,
         make_sampling=sampling,
@@ -147,7 +150,11 @@ def assemble_loaded(
         clock=time.monotonic,
     )
     return Assembly(
-        loop, batch, cache.prefix if cache else None, cache.tiers.disk if cache else None
+        inbox,
+        loop,
+        batch,
+        cache.prefix if cache else None,
+        cache.tiers.disk if cache else None,
     )
 
 
@@ -201,4 +208,4 @@ def _open_disk(
     except (StoreError, OSError) as error:
         _log.warning("the disk tier is off: %s", error)
         return None, f"disk tier off: {error}"
-    return DiskTier(store, budget, inbox.put, max_queued_bytes=_MAX_QUEUED_BYTES), ""
+    return DiskTier(store, budget, inbox.post, max_queued_bytes=_MAX_QUEUED_BYTES), ""

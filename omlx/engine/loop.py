@@ -1,21 +1,18 @@
 """The engine loop: requests in, events out, one step of the batch at a time.
 
 Knows nothing about text, HTTP or how a batch computes; it holds no mlx object itself.
-All of it runs on the engine thread; other threads reach it through `post`.
+All of it runs on the engine thread; other threads reach it through the inbox.
 """
 
 import logging
-import queue
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from omlx.cache.block import Chain
-from omlx.cache.codec import LayerSlice
-from omlx.cache.hashing import token_array
 from omlx.cache.lookup import Hit
-from omlx.cache.prefix import PrefixCache
 from omlx.engine.batch import RowInput, RowProgress, RowToken
 from omlx.engine.gauge import Gauge
+from omlx.engine.inbox import Inbox
+from omlx.engine.keeper import Keeper
 from omlx.engine.request import (
     Admitted,
     EngineRequest,
@@ -36,9 +33,6 @@ _IDLE_S = 0.5  # how long an idle loop sleeps at most: upkeep and figures stay f
 _MAX_ATTEMPTS = 2
 
 
-Inbox = queue.SimpleQueue[Callable[[], None]]
-
-
 class RowBatch(Protocol):
     """What the loop needs of a batch; see omlx.engine.batch.Batch."""
 
@@ -46,19 +40,16 @@ class RowBatch(Protocol):
     def insert(self, row: RowInput) -> None: ...
     def remove(self, row_id: str) -> None: ...
     def step(self) -> tuple[list[RowProgress], list[RowToken]]: ...
-    def num_cached(self, row_id: str) -> int: ...
-    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]: ...
-    def slice_final(self, final: list[object], start: int, end: int) -> list[LayerSlice]: ...
     def reset(self) -> None: ...
 
 
 class EngineLoop:
-    """Owns the rows of one model. `prefix` is None for a model that can't be cached."""
+    """Owns the rows of one model; any thread may submit, abort and stop."""
 
     def __init__(
         self,
         batch: RowBatch,
-        prefix: PrefixCache | None,
+        keeper: Keeper,
         scheduler: Scheduler,
         *,
         inbox: Inbox,
@@ -70,7 +61,7 @@ class EngineLoop:
         clock: Callable[[], float],
     ) -> None:
         self._batch = batch
-        self._prefix = prefix
+        self._keeper = keeper
         self._scheduler = scheduler
         self._make_sampling = make_sampling
         self._emit = emit
@@ -83,32 +74,24 @@ class EngineLoop:
         self._events: list[Event] = []
         self._is_stopping = False
 
-    # ---- called from any thread
-
-    def post(self, job: Callable[[], None]) -> None:
-        """Have the engine thread run `job` between two steps."""
-        self._inbox.put(job)
-
     def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
         arrived = self._clock()
-        self.post(lambda: self._submit(request, arrived))
+        self._inbox.post(lambda: self._submit(request, arrived))
 
     def abort(self, request_id: str) -> None:
         """End a request within one step."""
-        self.post(lambda: self._abort(request_id))
+        self._inbox.post(lambda: self._abort(request_id))
 
     def stop(self) -> None:
         """Leave `run` after the current step."""
-        self.post(self._stop)
-
-    # ---- engine thread
+        self._inbox.post(self._stop)
 
     def run(self) -> None:
         """Work until `stop`; requests that are still there then are aborted."""
         while not self._is_stopping:
             try:
-                self._take_jobs(wait=not self._has_work())
+                self._inbox.run_jobs(0.0 if self._has_work() else _IDLE_S)
                 self.work()
             except Exception:  # the engine step: log it and run the rows again
                 _log.exception("a step of the engine failed")
@@ -125,26 +108,12 @@ class EngineLoop:
             self._insert(self._rows[request_id])
         if len(self._batch):
             self._step()
-        if self._prefix is not None:
-            self._prefix.tick()
+        self._keeper.tick()
         self._gauge.sample(self._scheduler)
         self._flush_events()
 
-    def take_jobs(self) -> None:
-        """Run what other threads have posted (the disk's answers, after a flush)."""
-        self._take_jobs(wait=False)
-
     def _has_work(self) -> bool:
         return len(self._batch) > 0 or self._scheduler.can_proceed()
-
-    def _take_jobs(self, *, wait: bool) -> None:
-        try:
-            job = self._inbox.get(timeout=_IDLE_S) if wait else self._inbox.get_nowait()
-            while True:
-                job()
-                job = self._inbox.get_nowait()
-        except queue.Empty:
-            return
 
     def _flush_events(self) -> None:
         if self._events:
@@ -156,7 +125,7 @@ class EngineLoop:
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
         assert request.id not in self._rows, "request ids are unique"
-        problem = self._problem(request)
+        problem = _problem(request, self._num_vocab)
         if problem:
             self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, problem))
             return
@@ -166,25 +135,11 @@ class EngineLoop:
             return
         self._rows[request.id] = Row(request, arrived)
 
-    def _problem(self, request: EngineRequest) -> str:
-        """Why a request can't be run at all; empty if it can."""
-        if not request.tokens:
-            return "the prompt is empty"
-        if request.max_tokens < 1:
-            return "max_tokens must be at least 1"
-        if not (min(request.tokens) >= 0 and max(request.tokens) < self._num_vocab):
-            return f"a token id lies outside the vocabulary of {self._num_vocab}"
-        return ""
-
     def _look_up(self, row: Row) -> None:
         row.admitted_at = self._clock()
-        tokens = token_array(row.tokens)
-        if self._prefix is None:
-            self._loaded(row, Hit((), 0, 0, Chain(tokens)))
-            return
         attempt = row.attempts
-        self._prefix.look_up(
-            tokens, lambda hit: self._loaded(row, hit) if row.attempts == attempt else None
+        self._keeper.look_up(
+            row.tokens, lambda hit: self._loaded(row, hit) if row.attempts == attempt else None
         )
 
     def _loaded(self, row: Row, hit: Hit) -> None:
@@ -200,8 +155,7 @@ class EngineLoop:
         assert hit is not None
         row.prefill_at = self._clock()
         num_hit = hit.num_tokens
-        caches = self._prefix.restore(hit) if self._prefix is not None and num_hit else None
-        row.forget_parts()
+        caches = self._keeper.restore(row)
         row.sampling = self._make_sampling(row)
         if row.attempts == 1:
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
@@ -211,23 +165,13 @@ class EngineLoop:
             RowInput(
                 row_id=row.id,
                 prefix=row.tokens[:num_hit],
-                segments=self._segments(row.tokens, num_hit),
+                segments=_segments(row.tokens, num_hit, self._prefill_chunk),
                 caches=caches,
                 max_tokens=row.request.max_tokens - len(row.emitted),
                 sampling=row.sampling,
                 stop=row.request.stop,
             )
         )
-
-    def _segments(self, tokens: Sequence[int], num_hit: int) -> list[Sequence[int]]:
-        """What is left to prefill, cut so that steps end on the grid of prefill chunks.
-
-        A run that starts in the middle then computes the same chunks as one from the start.
-        """
-        last = len(tokens) - 1
-        grid = min(num_hit + -num_hit % self._prefill_chunk, last)
-        cuts = [num_hit, grid, last, last + 1]
-        return [tokens[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
 
     def _step(self) -> None:
         started = self._clock()
@@ -244,7 +188,7 @@ class EngineLoop:
             row.decode_at = self._clock()
             self._scheduler.decoding(row.id)
         else:
-            self._keep(row, p.num_cached, is_end=p.done == p.total - 1)
+            self._keeper.keep(row, p.num_cached, is_end=p.done == p.total - 1)
         self._events.append(Prefilled(row.id, p.done, p.total))
 
     def _decoded(self, row: Row, t: RowToken) -> None:
@@ -259,44 +203,18 @@ class EngineLoop:
         if t.finish != "stop":
             self._events.append(Token(row.id, t.token))
         if t.finish is None:
-            self._keep(row, t.num_cached, is_end=False)
+            self._keeper.keep(row, t.num_cached, is_end=False)
             return
         if t.final is not None:
-            self._keep(row, t.num_cached, is_end=True, final=t.final)
+            self._keeper.keep(row, t.num_cached, is_end=True, final=t.final)
         self._finish(row, FinishReason(t.finish))
-
-    def _keep(
-        self, row: Row, num_cached: int, *, is_end: bool, final: list[object] | None = None
-    ) -> None:
-        """Store the blocks that a row has completed, and at an end the tail as well."""
-        prefix, chain = self._prefix, row.chain
-        if prefix is None or chain is None:
-            return
-        if not is_end and num_cached // prefix.block_size == len(chain.names):
-            return
-        chain.tokens = token_array(row.all_tokens())
-
-        def cut(start: int, end: int) -> list[LayerSlice]:
-            if final is not None:
-                return self._batch.slice_final(final, start, end)
-            return self._batch.slice(row.id, start, end)
-
-        stretch = prefix.missing(chain, num_cached)
-        if stretch is not None:
-            prefix.store(chain, cut(*stretch), stretch[1] - stretch[0])
-        tail = prefix.missing_tail(chain, num_cached) if is_end else None
-        if tail is not None:
-            prefix.store_tail(chain, cut(*tail), tail[1] - tail[0])
 
     def _abort(self, request_id: str) -> None:
         row = self._rows.get(request_id)
         if row is None:
             return
         if self._scheduler.stage(request_id) in (Stage.PREFILLING, Stage.DECODING):
-            num_cached = self._batch.num_cached(request_id)
-            if num_cached and self._prefix is not None and row.chain is not None:
-                self._keep(row, num_cached, is_end=True)
-                self._prefix.hurry(row.chain)
+            self._keeper.keep_aborted(row)
             self._batch.remove(request_id)
         self._finish(row, FinishReason.ABORT)
 
@@ -326,3 +244,25 @@ class EngineLoop:
             row.restart()
             self._scheduler.remove(row.id)
             self._scheduler.enqueue(row.id)
+
+
+def _problem(request: EngineRequest, num_vocab: int) -> str:
+    """Why a request can't be run at all; empty if it can."""
+    if not request.tokens:
+        return "the prompt is empty"
+    if request.max_tokens < 1:
+        return "max_tokens must be at least 1"
+    if not (min(request.tokens) >= 0 and max(request.tokens) < num_vocab):
+        return f"a token id lies outside the vocabulary of {num_vocab}"
+    return ""
+
+
+def _segments(tokens: Sequence[int], num_hit: int, prefill_chunk: int) -> list[Sequence[int]]:
+    """What is left to prefill, cut so that steps end on the grid of prefill chunks.
+
+    A run that starts in the middle then computes the same chunks as one from the start.
+    """
+    last = len(tokens) - 1
+    grid = min(num_hit + -num_hit % prefill_chunk, last)
+    cuts = [num_hit, grid, last, last + 1]
+    return [tokens[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]

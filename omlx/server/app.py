@@ -6,10 +6,13 @@ Knows nothing about how requests are answered.
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 from sanic import Sanic
 from sanic.exceptions import SanicException
 from sanic.handlers import ErrorHandler
+from sanic.http import Http
 from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 
 from omlx.errors import OmlxError
@@ -45,7 +48,7 @@ _IDLE_S = 120
 
 
 def build_app(service: Service) -> App:
-    """The application of one server; the caller unregisters it when the server ends."""
+    """The application of one server; `forget_app` when the server ends."""
     app = Sanic(
         f"omlx-{secrets.token_hex(8)}",  # names must differ within a process
         configure_logging=False,
@@ -58,7 +61,8 @@ def build_app(service: Service) -> App:
             "AUTO_EXTEND": False,
             "ACCESS_LOG": False,
             "MOTD": False,
-            "TOUCHUP": False,  # it rewrites classes, and only once in a process
+            # Rewrites Sanic's classes without what is not used, and can only once in a process.
+            "TOUCHUP": not vars(Http).get("__touched__", False),
             "REQUEST_MAX_SIZE": settings.max_body,
             "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
             "REQUEST_TIMEOUT": 60,
@@ -68,14 +72,16 @@ def build_app(service: Service) -> App:
     )
     guard = Guard(settings.host, settings.api_key)
     routes = _Routes(service, guard)
-    app.register_middleware(routes.check, "request")
-    app.register_middleware(_add_request_id, "response")
-    for path, handler in (
-        ("/v1/chat/completions", routes.chat),
-        ("/v1/messages", routes.messages),
-    ):
+    untyped = cast(Any, app)
+    untyped.register_middleware(routes.check, "request")
+    untyped.register_middleware(_add_request_id, "response")
+    responder = Responder(service)
+    for path, dialect in (("/v1/chat/completions", Chat()), ("/v1/messages", Messages())):
+        name = path.removeprefix("/v1/").replace("/", "_")
         # As a "stream", so that the checks come before the body is read.
-        app.add_route(handler, path, methods=["POST"], stream=True)
+        app.add_route(
+            _generation(responder, dialect), path, methods=["POST"], name=name, stream=True
+        )
     app.add_route(routes.models, "/v1/models", methods=_READ)
     app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ, unquote=True)
     app.add_route(routes.health, "/health", methods=_READ)
@@ -85,13 +91,29 @@ def build_app(service: Service) -> App:
     return app
 
 
+def forget_app(app: App) -> None:
+    """Take an application out of Sanic's list of all of the process (mutates that)."""
+    cast(Any, Sanic).unregister_app(app)
+
+
+def _generation(
+    responder: Responder, dialect: Dialect
+) -> Callable[[Request], Coroutine[Any, Any, HTTPResponse | None]]:
+    """The handler of a route that generates; a function, as Sanic needs to mark it."""
+
+    async def handle(request: Request) -> HTTPResponse | None:
+        body = await responder.answer(request, dialect)
+        return None if body is None else raw(body, content_type=JSON)
+
+    return handle
+
+
 class _Routes:
-    """The handlers of one server's routes."""
+    """The handlers of one server's other routes, and the check before each."""
 
     def __init__(self, service: Service, guard: Guard) -> None:
         self._service = service
         self._guard = guard
-        self._responder = Responder(service)
         self._created = int(service.context.wall())
 
     async def check(self, request: Request) -> None:
@@ -99,18 +121,6 @@ class _Routes:
         if request.method != "NONE":  # what Sanic calls a request that it can't read
             needs_key = request.path not in _OPEN_PATHS
             self._guard.check(request.method, request.headers, needs_key=needs_key)
-
-    async def chat(self, request: Request) -> HTTPResponse | None:
-        """POST /v1/chat/completions."""
-        return await self._answer(request, Chat())
-
-    async def messages(self, request: Request) -> HTTPResponse | None:
-        """POST /v1/messages."""
-        return await self._answer(request, Messages())
-
-    async def _answer(self, request: Request, dialect: Dialect) -> HTTPResponse | None:
-        body = await self._responder.answer(request, dialect)
-        return None if body is None else raw(body, content_type=JSON)
 
     async def models(self, request: Request) -> HTTPResponse:
         """GET /v1/models, in the shape of the client's API."""
@@ -164,7 +174,8 @@ class _Errors(ErrorHandler):
         self._service.metrics.refused(error.status)
         identity = request_id(request)
         # Not the message: it may quote the request.
-        _log.log(log_level(error), "%s: %d %s", identity, error.status, error.param or "")
+        summary = f"{request.method} {request.path[:100]!r} refused: {error.status}"
+        _log.log(log_level(error), "%s %s %s", identity, summary, error.param or "")
         return raw(
             error_bytes(error, flavor(request), identity),
             status=error.status,

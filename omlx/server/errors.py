@@ -128,7 +128,7 @@ def error_object(error: ApiError, flavor: Flavor, request_id: str) -> dict[str, 
         return {
             "type": "error",
             "error": {"type": kind.anthropic_type, "message": error.message},
-            "request_id": request_id,
+            "request_id": f"req_{request_id}",
         }
     return {
         "error": {

@@ -10,9 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 
-from sanic import Sanic
-
-from omlx.server.app import build_app
+from omlx.server.app import build_app, forget_app
 from omlx.server.auth import check_bind
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
@@ -49,7 +47,7 @@ async def serve(
         service.address = address_of(settings.host, listener)
         cleanup.callback(service.close)
         app = build_app(service)
-        cleanup.callback(Sanic.unregister_app, app)
+        cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener)
         try:
             context.pool.start_all(service.hub.listener)

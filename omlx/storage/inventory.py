@@ -49,16 +49,15 @@ class Inventory:
         if file.kind not in _EVICTABLE:
             return file
         self.num_blocks -= 1
-        if place in self._set_aside:
-            self._set_aside.remove(place)
-        else:
-            self.evictable_bytes -= file.size
         if file.name is not None:
-            key = (file.root16, file.name.name32[:16])
+            key = (file.root16, file.name.name16)
             self._places[key].remove(place)
             if not self._places[key]:
                 del self._places[key]
-            self._drop_child((file.root16, file.name.parent16))
+        if place in self._set_aside:
+            self._set_aside.remove(place)
+        else:
+            self._leave_order(file)
         return file
 
     def next_leaf(self) -> FoundFile | None:
@@ -68,18 +67,17 @@ class Inventory:
         """
         leaf = self._pop()
         if leaf is None and self.evictable_bytes:
-            # What is left hangs on files set aside, or names each other as parents.
+            # What is left names each other as parents, which only broken files do.
             self._num_children.clear()
             self._queue_all_leaves()
             leaf = self._pop()
         return leaf
 
     def set_aside(self, place: str) -> None:
-        """Count a file that can't be removed as one that stays. Mutates."""
-        file = self._files[place]
+        """Count a file that can't be removed as one that stays, shielding no other. Mutates."""
         if place not in self._set_aside:
             self._set_aside.add(place)
-            self.evictable_bytes -= file.size
+            self._leave_order(self._files[place])
 
     def _add(self, file: FoundFile) -> None:
         self._files[file.place] = file
@@ -89,11 +87,16 @@ class Inventory:
         self.num_blocks += 1
         self.evictable_bytes += file.size
         if file.name is not None:
-            key = (file.root16, file.name.name32[:16])
+            key = (file.root16, file.name.name16)
             self._places.setdefault(key, []).append(file.place)
             self._num_children[file.root16, file.name.parent16] += 1
 
-    def _drop_child(self, parent: tuple[str, str]) -> None:
+    def _leave_order(self, file: FoundFile) -> None:
+        """The file can't be evicted any more, and its parent may have become a leaf."""
+        self.evictable_bytes -= file.size
+        if file.name is None:
+            return
+        parent = (file.root16, file.name.parent16)
         self._num_children[parent] -= 1
         if self._num_children[parent] > 0:
             return
@@ -102,7 +105,7 @@ class Inventory:
             self._queue_if_leaf(self._files[place])
 
     def _is_leaf(self, file: FoundFile) -> bool:
-        return file.name is None or (file.root16, file.name.name32[:16]) not in self._num_children
+        return file.name is None or (file.root16, file.name.name16) not in self._num_children
 
     def _queue_if_leaf(self, file: FoundFile) -> None:
         if file.kind in _EVICTABLE and self._is_leaf(file):

@@ -86,7 +86,8 @@ class BlockWriter:
             num_bytes = self._write_twice(key, buffers)
         except OSError as error:
             self._paused_at = self._clock()
-            self._report("stopped writing to the cache for a while: %s", error.strerror or error)
+            reason = f"{self._directory}: {error.strerror or error}"
+            self._report("stopped writing to the cache for a while: %s", reason)
             return 0
         if num_bytes:
             self._paused_at, self._is_reported = None, False

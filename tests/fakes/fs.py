@@ -122,11 +122,13 @@ class MemoryFileSystem:
     def names(self, path: Path) -> list[str]:
         with self._lock:
             self._directory(path)
-            return [Path(name).name for name in self._nodes if Path(name).parent == path != name]
+            prefix = f"{path}/".replace("//", "/")
+            below = [name[len(prefix) :] for name in self._nodes if name.startswith(prefix)]
+            return [name for name in below if name and "/" not in name]
 
     def scandir(self, path: Path) -> list[DirEntry]:
         with self._lock:
-            return [DirEntry(name, self.stat(path / name)) for name in self.names(path) if name]
+            return [DirEntry(name, self.stat(path / name)) for name in self.names(path)]
 
     def utime(self, path: Path, mtime: float) -> None:
         with self._lock:

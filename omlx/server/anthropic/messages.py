@@ -3,7 +3,7 @@
 Knows nothing about templates, tokens or engines.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import orjson
@@ -120,8 +120,8 @@ class MessageReply:
         return b""
 
     def begin(self, usage: Usage) -> bytes:
-        """The message without content."""
-        message = self._message([], None, None, usage)
+        """The message without content; of the usage, what goes in."""
+        message = self._message([], None, None, replace(usage, completion=0))
         return _event({"type": "message_start", "message": message})
 
     def text(self, text: str) -> bytes:

@@ -106,7 +106,7 @@ def test_links_are_followed_only_on_request(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ELOOP
 
 
-@pytest.mark.parametrize("max_bytes", [5, 1000])
+@pytest.mark.parametrize("max_bytes", [31, 1000])
 def test_short_calls_interruptions_and_many_buffers(tmp_path: Path, max_bytes: int) -> None:
     dribble = Dribble(RealFileSystem(), max_bytes)
     slow = cast(FileSystem, dribble)

@@ -1,0 +1,148 @@
+"""`omlx cache inspect` and `omlx cache prune`: what the prefix cache holds, and dropping of it.
+
+Knows nothing about files or servers; the survey and the client do.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from omlx.cli.options import SettingsCommand, json_option, resolve, settings_options, warn
+from omlx.errors import StoreError, UsageError
+from omlx.units import parse_duration, parse_size
+
+Number = TypeVar("Number", int, float)
+Answer = TypeVar("Answer")
+
+
+@click.command(cls=SettingsCommand)
+@json_option
+@settings_options("cache.dir", "server.api_key")
+@click.pass_context
+def inspect(ctx: click.Context, *, as_json: bool, **given: object) -> None:
+    """Show what the prefix cache holds.
+
+    For each model: blocks, tails, tokens, bytes by tier, ages, hits, and bad files by reason.
+    The disk tier is read from its folder; hits and the memory tier come from running servers.
+    """
+    from omlx.cli.found import live_servers
+    from omlx.cli.view import cache as view
+    from omlx.storage.fs import RealFileSystem
+    from omlx.storage.survey import strays, survey
+
+    resolved = resolve(ctx, given)
+    fs, directory = RealFileSystem(), resolved.cache_dir
+    roots = _reading(directory, lambda: survey(directory, fs))
+    others = _reading(directory, lambda: strays(directory, fs))
+    servers, problems = live_servers(resolved, directory)
+    warn(problems)
+    report = view.make_report(directory, roots, others, servers, now=time.time())
+    if as_json:
+        click.echo(view.inspect_json(report))
+        return
+    click.echo(view.inspect_text(report))
+    if not servers:
+        note = "note: no server is running: only one knows hits and its memory tier"
+        click.echo(note, err=True)
+
+
+@click.command(cls=SettingsCommand)
+@click.option("--max-size", metavar="SIZE", help="Drop the oldest until no more than this is left.")
+@click.option("--older-than", metavar="DURATION", help="Drop what was not used for so long.")
+@click.option("--model", metavar="ID", help="Drop only blocks of this model; alone, all of them.")
+@click.option("--all", "everything", is_flag=True, help="Drop everything.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be dropped.")
+@json_option
+@settings_options("cache.dir")
+@click.pass_context
+def prune(
+    ctx: click.Context,
+    *,
+    max_size: str | None,
+    older_than: str | None,
+    model: str | None,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: object,
+) -> None:
+    """Drop blocks from the disk tier, the oldest first; safe beside a running server.
+
+    At least one of --max-size, --older-than, --model and --all is needed. Files that omlx did
+    not make are never touched.
+    """
+    from omlx.cli.view import cache as view
+    from omlx.storage.fs import RealFileSystem
+    from omlx.storage.survey import execute, plan_prune
+
+    _check_criteria(max_size, older_than, model, everything=everything)
+    max_bytes = _number("--max-size", max_size, parse_size)
+    older_than_s = _number("--older-than", older_than, parse_duration)
+    resolved = resolve(ctx, given)
+    fs, directory = RealFileSystem(), resolved.cache_dir
+    names = _model_names(directory)
+    if model is not None and model not in names.values():
+        raise _unknown_model(directory, model, sorted({name for name in names.values() if name}))
+    plan = _reading(
+        directory,
+        lambda: plan_prune(
+            directory,
+            fs,
+            now=time.time(),
+            max_bytes=max_bytes,
+            older_than_s=older_than_s,
+            model=model,
+            everything=everything,
+        ),
+    )
+    outcome = None if dry_run else execute(plan, directory, fs)
+    text = view.prune_json if as_json else view.prune_text
+    click.echo(text(plan, outcome, names))
+    if outcome is not None and outcome.num_failed:
+        raise StoreError(f"{outcome.num_failed} files in {directory} could not be removed")
+
+
+def _check_criteria(
+    max_size: str | None, older_than: str | None, model: str | None, *, everything: bool
+) -> None:
+    if everything and (max_size is not None or older_than is not None):
+        raise UsageError("--all leaves nothing for --max-size or --older-than to choose")
+    if not everything and max_size is None and older_than is None and model is None:
+        raise UsageError(
+            "nothing says what to drop",
+            hint="give --max-size, --older-than, --model or --all; --dry-run only prints",
+        )
+
+
+def _number(flag: str, text: str | None, parse: Callable[[str], Number]) -> Number | None:
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def _model_names(directory: Path) -> dict[str, str | None]:
+    """The models of the roots in the cache."""
+    from omlx.storage.fs import RealFileSystem
+    from omlx.storage.survey import survey
+
+    roots = _reading(directory, lambda: survey(directory, RealFileSystem()))
+    return {root.root16: root.model for root in roots}
+
+
+def _unknown_model(directory: Path, model: str, known: list[str]) -> UsageError:
+    from omlx.settings.layers import suggest
+
+    hint = f"it has blocks of {', '.join(known)}" if known else "it has no blocks"
+    return UsageError(f"no blocks of {model!r} in {directory}{suggest(model, known)}", hint=hint)
+
+
+def _reading(directory: Path, read: Callable[[], Answer]) -> Answer:
+    try:
+        return read()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(f"the cache folder {directory} cannot be read: {reason}") from None

@@ -1,0 +1,121 @@
+"""`omlx serve`: find the models, say where the server is, show the dashboard.
+
+Knows nothing about HTTP or engines; the server is imported when everything else is in order.
+"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from omlx.cli.options import SettingsCommand, resolve, settings_options
+
+if TYPE_CHECKING:
+    from omlx.models.locate import Discovery
+    from omlx.settings.build import Resolved
+
+_KEY_VARIABLE = "OMLX_SERVER_API_KEY"
+
+
+@click.command(cls=SettingsCommand)
+@click.option("--demo", is_flag=True, help="Serve the demo model; get it first if it is missing.")
+@click.option(
+    "--dashboard",
+    is_flag=True,
+    help="Show requests, hit rate, times and tiers; plain lines where stdout is no terminal.",
+)
+@settings_options()
+@click.pass_context
+def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -> int:
+    """Serve models over HTTP.
+
+    Every model below the model folders is served, to OpenAI clients under /v1/chat/completions
+    and to Anthropic clients under /v1/messages. Flags hold for this run only. Ctrl-C or SIGTERM
+    lets running requests end (--drain-timeout) and stores what is in memory; a second one does
+    not wait.
+    """
+    from omlx.cli.found import no_models
+    from omlx.log import setup
+
+    resolved = resolve(ctx, given)
+    setup(resolved.settings.log.level)
+    discovery = _with_demo(resolved) if demo else _found(resolved)
+    if not discovery.models:
+        raise no_models(resolved)
+    return _run(resolved, discovery, dashboard=dashboard)
+
+
+def _found(resolved: "Resolved") -> "Discovery":
+    from omlx.cli.found import discover_models
+
+    return discover_models(resolved)
+
+
+def _with_demo(resolved: "Resolved") -> "Discovery":
+    """The demo model, and those of folders that were named."""
+    from omlx.cli.found import check_folder
+    from omlx.cli.pull import pull_demo_model
+    from omlx.models.locate import discover
+
+    demo = pull_demo_model(resolved.home / "models")
+    for folder in resolved.settings.models.dir:
+        check_folder(folder)
+    return discover((demo, *resolved.settings.models.dir))
+
+
+def _run(resolved: "Resolved", discovery: "Discovery", *, dashboard: bool) -> int:
+    from omlx.server.run import run_server
+
+    def on_ready(address: str) -> None:
+        for line in ready_lines(resolved, discovery, address):
+            click.echo(line, err=True)
+
+    if not dashboard:
+        return run_server(resolved, discovery, on_ready=on_ready)
+    from omlx.cli.live import open_dashboard
+
+    with open_dashboard(log_path(resolved.home)) as board:
+        return run_server(resolved, discovery, on_ready=on_ready, snapshot_sink=board.feed)
+
+
+def log_path(home: Path) -> Path:
+    """Where stderr goes while the dashboard has the terminal."""
+    return home / "logs" / "serve.log"
+
+
+def ready_lines(resolved: "Resolved", discovery: "Discovery", address: str) -> list[str]:
+    """What to tell once requests are accepted: the address, the models, a call to try."""
+    ids = [entry.id for entry in discovery.models]
+    return [
+        f"omlx serves at {address}",
+        f"{'model' if len(ids) == 1 else 'models'}: {', '.join(ids)}",
+        "try it:",
+        curl(address, ids[0], key=_key_placeholder(resolved)),
+    ]
+
+
+def curl(address: str, model_id: str, *, key: str | None) -> str:
+    """A request to paste into a shell; `key` is what stands for the API key in it."""
+    body = {
+        "model": model_id,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 64,
+    }
+    lines = [
+        f"curl {address}/v1/chat/completions",
+        "-H 'Content-Type: application/json'",
+        f"-d {shlex.quote(json.dumps(body))}",
+    ]
+    if key is not None:
+        lines.insert(1, f'-H "Authorization: Bearer {key}"')
+    return " \\\n  ".join(lines)
+
+
+def _key_placeholder(resolved: "Resolved") -> str | None:
+    """The variable where the key came from it; the key itself is never printed."""
+    if resolved.settings.server.api_key is None:
+        return None
+    is_variable = resolved.origins["server.api_key"].where == _KEY_VARIABLE
+    return f"${_KEY_VARIABLE}" if is_variable else "YOUR_API_KEY"

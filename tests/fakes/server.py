@@ -1,0 +1,150 @@
+"""A real server on a free port, over scripted engines, on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import uvloop
+
+from omlx.models.locate import ModelEntry
+from omlx.server.context import ServerContext, Timing
+from omlx.server.loop import serve
+from omlx.server.service import Service
+from omlx.settings.build import ModelSettings
+from omlx.settings.schema import Sampling, Scheduler, Server, Settings
+from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine
+from tests.fakes.text import FakeText
+
+QUICK = Timing(head_grace_s=0.02, first_event_s=0.05, body_s=5.0, farewell_s=0.3)
+
+
+def entry(model_id: str = "fake", *, window: int | None = None, path: str = "") -> ModelEntry:
+    """A model that is nowhere on disk."""
+    return ModelEntry(
+        id=model_id,
+        path=Path(path or f"/models/{model_id}"),
+        model_type="llama",
+        context_window=window,
+        weight_bytes=0,
+        dtype="float32",
+        quantization=None,
+    )
+
+
+@dataclass
+class Plan:
+    """What a server under test is made of."""
+
+    server: Server = field(default_factory=lambda: Server(port=0))
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    sampling: Sampling = field(default_factory=Sampling)
+    context_window: int | None = None
+    timing: Timing = QUICK
+    text: FakeText = field(default_factory=FakeText)
+    engines: list[ScriptedEngine] = field(default_factory=lambda: [ScriptedEngine()])
+    entries: list[ModelEntry] = field(default_factory=lambda: [entry()])
+
+    def context(self) -> ServerContext:
+        """The server's context."""
+        settings = ModelSettings(self.sampling, self.context_window, {}, {})
+        return ServerContext(
+            settings=Settings(server=self.server, scheduler=self.scheduler),
+            pool=FakePool(self.entries, self.engines),
+            texts=lambda _: self.text,
+            model_settings=lambda _: settings,
+            timing=self.timing,
+        )
+
+
+class Running:
+    """A server that runs, and clients for it."""
+
+    def __init__(self, plan: Plan, service: Service) -> None:
+        self.plan = plan
+        self.service = service
+        self.url = service.address
+        self.http = httpx.Client(base_url=service.address, timeout=PATIENCE_S)
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        return self.plan.engines[0]
+
+    @property
+    def text(self) -> FakeText:
+        return self.plan.text
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def chat(self, content="hi", **fields):
+        """POST a chat completion."""
+        body = {"model": "fake", "messages": [{"role": "user", "content": content}], **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def message(self, content="hi", **fields):
+        """POST a message."""
+        messages = [{"role": "user", "content": content}]
+        body = {"model": "fake", "max_tokens": 100, "messages": messages, **fields}
+        return self.http.post("/v1/messages", json=body)
+
+
+@contextmanager
+def running(plan: Plan | None = None) -> Iterator[Running]:
+    """Run a server until the block ends; what it raises, the block raises."""
+    thread = _Thread(plan or Plan())
+    thread.start()
+    server = Running(thread.plan, thread.service())
+    try:
+        yield server
+    finally:
+        server.http.close()
+        thread.finish()
+
+
+class _Thread(threading.Thread):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(name="server-under-test")
+        self.plan = plan
+        self.exit_code: int | None = None
+        self._bound = threading.Event()
+        self._service: Service | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                self.exit_code = runner.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._bound.set()
+
+    async def _serve(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._wish = asyncio.Event()
+
+        def on_bound(service: Service) -> None:
+            self._service = service
+            self._bound.set()
+
+        return await serve(self.plan.context(), on_bound=on_bound, stop=self._wish)
+
+    def service(self) -> Service:
+        assert self._bound.wait(PATIENCE_S)
+        if self._error is not None:
+            raise self._error
+        assert self._service is not None
+        return self._service
+
+    def finish(self) -> None:
+        self._loop.call_soon_threadsafe(self._wish.set)
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the server did not stop"
+        if self._error is not None:
+            raise self._error
+        assert self.exit_code == 0

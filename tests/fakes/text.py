@@ -1,0 +1,52 @@
+"""A text side without files: a token is a byte, the template is one line a message."""
+
+import codecs
+from collections.abc import Mapping, Sequence
+
+from omlx.errors import ModelError
+
+EOS = 256
+
+
+class FakeText:
+    """Renders `role:content` lines; `refuse` gets the messages and may name an objection."""
+
+    def __init__(self, *, context_window=1000, refuse=None):
+        self.eos_ids = frozenset({EOS})
+        self.context_window = context_window
+        self.rendered: list[str] = []
+        self._refuse = refuse
+
+    def render(self, messages: Sequence[Mapping[str, object]]) -> str:
+        objection = self._refuse(messages) if self._refuse else None
+        if objection:
+            raise ModelError(objection)
+        lines = [f"{message['role']}:{_plain(message['content'])}\n" for message in messages]
+        prompt = "".join(lines) + "assistant:"
+        self.rendered.append(prompt)
+        return prompt
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def stream(self) -> "FakeDetokenizer":
+        return FakeDetokenizer()
+
+
+class FakeDetokenizer:
+    """Bytes to text, whole characters only."""
+
+    def __init__(self):
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token_id: int) -> str:
+        return self._decoder.decode(bytes([token_id]))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+def _plain(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "|".join(part["text"] for part in content)

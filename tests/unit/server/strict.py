@@ -1,0 +1,74 @@
+"""Strict readers of answers: the SDKs' own types, and no key that those don't know."""
+
+import json
+
+from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.shared import ErrorResponse
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel, TypeAdapter
+
+_EVENT = TypeAdapter(RawMessageStreamEvent)
+
+
+def assert_known_keys(value: object, path: str = "$") -> None:
+    """Fail on a key that the type does not have, at any depth."""
+    if isinstance(value, BaseModel):
+        assert not value.model_extra, f"{path} has unknown keys {sorted(value.model_extra)}"
+        for name in type(value).model_fields:
+            assert_known_keys(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            assert_known_keys(item, f"{path}[{index}]")
+
+
+def completion(body: bytes) -> ChatCompletion:
+    parsed = ChatCompletion.model_validate_json(body, strict=True)
+    assert_known_keys(parsed)
+    return parsed
+
+
+def chunks(text: str) -> list[ChatCompletionChunk]:
+    """The chunks of a whole stream, which must end with the end mark."""
+    payloads = [event.removeprefix("data: ") for event in blocks(text) if event[0] != ":"]
+    assert payloads[-1] == "[DONE]"
+    parsed = [ChatCompletionChunk.model_validate_json(one, strict=True) for one in payloads[:-1]]
+    for chunk in parsed:
+        assert_known_keys(chunk)
+    return parsed
+
+
+def message(body: bytes) -> Message:
+    parsed = Message.model_validate_json(body)
+    assert_known_keys(parsed)
+    return parsed
+
+
+def events(text: str) -> list:
+    """The events of a whole stream without pings; each name must be the type of its data."""
+    parsed = []
+    for block in blocks(text):
+        name, payload = split(block)
+        assert json.loads(payload)["type"] == name
+        if name != "ping":
+            event = _EVENT.validate_json(payload)
+            assert_known_keys(event)
+            parsed.append(event)
+    return parsed
+
+
+def anthropic_error(body: bytes) -> ErrorResponse:
+    parsed = ErrorResponse.model_validate_json(body)
+    assert_known_keys(parsed)
+    return parsed
+
+
+def blocks(text: str) -> list[str]:
+    """The events and comments of a stream, which must end with an empty line."""
+    assert text.endswith("\n\n")
+    return text[:-2].split("\n\n")
+
+
+def split(block: str) -> tuple[str, str]:
+    """Name and data of an event."""
+    name, data = block.split("\n")
+    return name.removeprefix("event: "), data.removeprefix("data: ")

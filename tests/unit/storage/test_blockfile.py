@@ -1,0 +1,189 @@
+"""One block file: written whole or not at all, believed only after every check."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from omlx.storage.blockfile import Wanted, encode_block, read_block, read_tokens, write_file
+from omlx.storage.fs import RealFileSystem
+from omlx.storage.layout import BlockHash, BlockKey, BlockName, block_name, root_name
+from omlx.storage.record import ALIGNMENT, BadBlock, BadReason, SectionSpec
+from tests.fakes.blocks import OTHER_ROOT, ROOT, Block, Clock, make_block
+from tests.fakes.fs import FaultFileSystem, FaultMode, MemoryFileSystem
+
+BLOCK = make_block(ROOT, 1)
+PATH = Path("/d/block")
+TEMP = Path("/d/.tmp-1-1")
+WHOLE = b"".join(encode_block(ROOT, BLOCK.key, BLOCK.tokens, BLOCK.sections))
+WANTED = Wanted(ROOT, BLOCK.key, BLOCK.tokens)
+
+
+def holding(data: bytes) -> MemoryFileSystem:
+    fs = MemoryFileSystem(Clock())
+    fs.write(PATH, data)
+    return fs
+
+
+def read(fs: MemoryFileSystem, wanted: Wanted = WANTED, block: Block = BLOCK) -> list[bytes]:
+    buffers = [bytearray(spec.nbytes) for spec in block.specs]
+    views = [(s, memoryview(b)) for s, b in zip(block.specs, buffers, strict=True)]
+    assert read_block(fs, PATH, wanted, views) == len(WHOLE)
+    return [bytes(buffer) for buffer in buffers]
+
+
+def reason_of(data: bytes, wanted: Wanted = WANTED, block: Block = BLOCK) -> BadReason:
+    fs = holding(data)
+    with pytest.raises(BadBlock) as caught:
+        read(fs, wanted, block)
+    assert not fs.open_files
+    return caught.value.reason
+
+
+def test_a_block_is_read_as_it_was_written() -> None:
+    fs = holding(b"")
+    fs.unlink(PATH)
+    write_file(fs, TEMP, PATH, encode_block(ROOT, BLOCK.key, BLOCK.tokens, BLOCK.sections))
+    assert fs.files() == [PATH] and fs.stat(PATH).mode == 0o600
+    assert fs.content(PATH) == WHOLE
+    assert read(fs) == list(BLOCK.data)
+    assert not fs.open_files
+
+
+def test_every_length_but_the_right_one_is_refused() -> None:
+    assert reason_of(b"") is BadReason.EMPTY
+    for length in (1, 7, 8, 9, 100, 4095, 4096, 4097, 4100, len(WHOLE) - 1):
+        assert reason_of(WHOLE[:length]) is BadReason.TRUNCATED
+    assert reason_of(WHOLE + b"\0") is BadReason.HEADER
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    text_end = WHOLE.rindex(b"}", 0, ALIGNMENT) + 1
+    for idx in (*range(8, text_end), *range(ALIGNMENT, len(WHOLE))):
+        damaged = bytearray(WHOLE)
+        damaged[idx] ^= 1 << idx % 8
+        reason = reason_of(bytes(damaged))
+        if idx >= ALIGNMENT:
+            assert reason is BadReason.CHECKSUM
+        else:
+            assert reason is not BadReason.UNREADABLE
+
+
+def test_zeros_after_a_power_cut_are_refused() -> None:
+    assert reason_of(bytes(len(WHOLE))) is BadReason.HEADER
+    assert reason_of(WHOLE[:ALIGNMENT] + bytes(len(WHOLE) - ALIGNMENT)) is BadReason.CHECKSUM
+
+
+def test_another_block_is_foreign() -> None:
+    key = BLOCK.key
+    other = BlockHash(bytes(32))
+    for wanted in (
+        Wanted(OTHER_ROOT, key, BLOCK.tokens),
+        Wanted(ROOT, BlockKey(other, key.name, key.count), BLOCK.tokens),
+        Wanted(ROOT, BlockKey(key.parent, other, key.count), BLOCK.tokens),
+    ):
+        assert reason_of(WHOLE, wanted) is BadReason.FOREIGN
+
+
+def test_other_sections_are_foreign() -> None:
+    specs = (BLOCK.specs[0], SectionSpec("0.v", "I32", BLOCK.specs[1].shape))
+    other = Block(BLOCK.key, BLOCK.tokens, specs, BLOCK.data)
+    assert reason_of(WHOLE, WANTED, other) is BadReason.FOREIGN
+    fewer = Block(BLOCK.key, BLOCK.tokens, BLOCK.specs[:1], BLOCK.data[:1])
+    assert reason_of(WHOLE, WANTED, fewer) is BadReason.FOREIGN
+
+
+def test_other_token_ids_under_the_right_name_are_refused() -> None:
+    other = bytes(len(BLOCK.tokens))
+    forged = b"".join(encode_block(ROOT, BLOCK.key, other, BLOCK.sections))
+    assert reason_of(forged) is BadReason.TOKENS
+
+
+def test_a_buffer_of_another_size_is_our_own_bug() -> None:
+    views = [(spec, memoryview(bytearray(1))) for spec in BLOCK.specs]
+    with pytest.raises(AssertionError):
+        read_block(holding(WHOLE), PATH, WANTED, views)
+
+
+def test_links_directories_and_pipes_are_never_read(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    (tmp_path / "good").write_bytes(WHOLE)
+    (tmp_path / "link").symlink_to(tmp_path / "good")
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    views = [(spec, memoryview(bytearray(spec.nbytes))) for spec in BLOCK.specs]
+    assert read_block(fs, tmp_path / "good", WANTED, views) == len(WHOLE)
+    for name in ("directory", "pipe"):
+        with pytest.raises(BadBlock) as caught:
+            read_block(fs, tmp_path / name, WANTED, views)
+        assert caught.value.reason is BadReason.FOREIGN
+    with pytest.raises(OSError) as refused:
+        read_block(fs, tmp_path / "link", WANTED, views)
+    assert refused.value.errno == errno.ELOOP
+
+
+def test_a_long_header_is_read_in_two_parts() -> None:
+    specs = tuple(SectionSpec(f"{i}.k", "U8", (1,)) for i in range(300))
+    block = Block(BLOCK.key, BLOCK.tokens, specs, tuple(bytes([i % 256]) for i in range(300)))
+    whole = b"".join(encode_block(ROOT, block.key, block.tokens, block.sections))
+    fs = holding(whole)
+    buffers = [bytearray(1) for _ in specs]
+    views = [(s, memoryview(b)) for s, b in zip(specs, buffers, strict=True)]
+    assert read_block(fs, PATH, WANTED, views) == len(whole)
+    assert tuple(bytes(buffer) for buffer in buffers) == block.data
+    fs.write(PATH, whole[:20_000])
+    with pytest.raises(BadBlock) as caught:
+        read_block(fs, PATH, WANTED, views)
+    assert caught.value.reason is BadReason.TRUNCATED
+
+
+def test_tokens_are_read_without_the_rest() -> None:
+    fs = holding(WHOLE)
+    name = block_name(BLOCK.key)
+    header, tokens = read_tokens(fs, PATH, name, root_name(ROOT))
+    assert (header.key, tokens) == (BLOCK.key, BLOCK.tokens)
+    for other, root16 in (
+        (name, root_name(OTHER_ROOT)),
+        (BlockName(name.name32, name.parent16, 5), root_name(ROOT)),
+        (BlockName("0" * 32, name.parent16, 4), root_name(ROOT)),
+    ):
+        with pytest.raises(BadBlock) as caught:
+            read_tokens(fs, PATH, other, root16)
+        assert caught.value.reason is BadReason.FOREIGN
+    fs.content(PATH)[ALIGNMENT] ^= 1
+    with pytest.raises(BadBlock) as damaged:
+        read_tokens(fs, PATH, name, root_name(ROOT))
+    assert damaged.value.reason is BadReason.CHECKSUM
+
+
+@pytest.mark.parametrize(
+    ("call", "mode"),
+    [
+        ("open", "once"),
+        ("open", "torn"),
+        ("writev", "once"),
+        ("close", "once"),
+        ("close", "torn"),
+        ("rename", "once"),
+        ("rename", "torn"),
+    ],
+)
+def test_a_failed_write_leaves_nothing_half_made(call: str, mode: FaultMode) -> None:
+    memory = holding(b"")
+    memory.unlink(PATH)
+    fs = FaultFileSystem(memory)
+    fs.fail_next(call, mode, errno.EIO)
+    buffers = encode_block(ROOT, BLOCK.key, BLOCK.tokens, BLOCK.sections)
+    with pytest.raises(OSError):
+        write_file(fs, TEMP, PATH, buffers)
+    assert TEMP not in memory.files()
+    assert all(memory.content(path) == WHOLE for path in memory.files())
+
+
+def test_a_temporary_file_of_another_is_left_alone() -> None:
+    fs = holding(b"")
+    fs.write(TEMP, b"another's")
+    with pytest.raises(FileExistsError):
+        write_file(fs, TEMP, PATH, [memoryview(b"x")])
+    assert fs.content(TEMP) == b"another's"
