@@ -185,7 +185,6 @@ class EngineLoop:
 
     def _prefilled(self, row: Row, p: RowProgress) -> None:
         if p.is_complete:
-            row.decode_at = self._clock()
             self._scheduler.decoding(row.id)
         else:
             self._keeper.keep(row, p.num_cached, is_end=p.done == p.total - 1)

@@ -30,7 +30,6 @@ class Row:
         self.admitted_at: float | None = None
         self.loaded_at: float | None = None
         self.prefill_at: float | None = None
-        self.decode_at: float | None = None
         self.first_token_at: float | None = None
         self._resumed = 0
 
@@ -69,8 +68,8 @@ class Row:
             cached_memory=self.cached_memory,
             cached_disk=self.cached_disk,
             generated_tokens=len(self.emitted),
-            queue_s=span(self.arrived, self.admitted_at),
-            load_s=span(self.admitted_at, self.prefill_at),
+            queue_s=span(self.arrived, self.admitted_at) + span(self.loaded_at, self.prefill_at),
+            load_s=span(self.admitted_at, self.loaded_at),
             prefill_s=span(self.prefill_at, self.first_token_at),
             decode_s=span(self.first_token_at, now),
             ttft_s=span(self.arrived, self.first_token_at),

@@ -31,34 +31,10 @@ from omlx.engine.build import assemble_loaded
 from omlx.engine.config import EngineConfig
 from omlx.engine.engine import LocalEngine
 from omlx.engine.request import EngineRequest, Finished
-from omlx.models.load import LoadedModel, load
+from omlx.models.load import load
+from tests.fakes.shapes import random_8b
 
 IDS = count()
-
-
-def random_8b(dtype=mx.bfloat16):
-    """A model of Qwen3-8B's shape with random weights."""
-    from mlx.utils import tree_map
-    from mlx_lm.models import qwen3
-
-    args = qwen3.ModelArgs(
-        model_type="qwen3", hidden_size=4096, num_hidden_layers=36, intermediate_size=12288,
-        num_attention_heads=32, rms_norm_eps=1e-6, vocab_size=151936, num_key_value_heads=8,
-        max_position_embeddings=40960, rope_theta=1e6, head_dim=128, tie_word_embeddings=False,
-    )  # fmt: skip
-    mx.random.seed(0)
-    model = qwen3.Model(args)
-
-    def scaled(p):
-        if p.ndim < 2:
-            return p.astype(dtype)
-        p = (mx.random.normal(p.shape, dtype=dtype) * (1.0 / p.shape[-1] ** 0.5)).astype(dtype)
-        mx.eval(p)
-        return p
-
-    model.update(tree_map(scaled, model.parameters()))
-    mx.eval(model.parameters())
-    return LoadedModel(model, {}, args.vocab_size, 0)
 
 
 class TimedBatch(Batch):
@@ -101,7 +77,6 @@ class Side:
 
     def run(self, prompts, max_tokens):
         """Run prompts side by side: (wall seconds, library seconds, stats of each)."""
-        self.engine._assembly or time.sleep(0)
         before = self.batches[-1].library_s if self.batches else 0.0
         started = time.perf_counter()
         ids = set()

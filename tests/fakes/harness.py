@@ -39,8 +39,9 @@ class RecordingModel:
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
         logits = self._model(inputs, cache=cache)
         if inputs.shape[1] == 1:
-            mx.eval(logits)
-            self.steps.append(logits)
+            exact = logits.astype(mx.float32)  # numpy knows no bfloat16; widening is exact
+            mx.eval(exact)
+            self.steps.append(exact)
         return logits
 
 
@@ -120,5 +121,6 @@ class Harness:
         answer = self.collect(request_id)[request_id]
         # The batch computes one step ahead of what it emits; a prefill of one token comes before.
         num_steps = len(answer.tokens) + 1
-        answer.logits = [np.array(a)[0, -1] for a in self.model.steps[-num_steps:]]
+        steps = self.model.steps[-num_steps:]
+        answer.logits = [np.array(a)[0, -1] for a in steps]
         return answer

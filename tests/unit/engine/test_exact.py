@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tests.fakes import tiny
 from tests.fakes.harness import Answer, Harness
 

@@ -185,8 +185,7 @@ def test_a_late_system_message_becomes_a_note_if_the_template_refuses_it():
     """A2: in its place, so that what comes before it is what it was."""
     text = render(FakeText(refuse=no_late_system), SYSTEM_IN_THE_MIDDLE)
     assert text == (
-        "system:a\nuser:hi\nuser:<system-reminder>\nnote\n</system-reminder>\n"
-        "user:go\nassistant:"
+        "system:a\nuser:hi\nuser:<system-reminder>\nnote\n</system-reminder>\nuser:go\nassistant:"
     )
 
 

@@ -182,7 +182,7 @@ def test_a_prune_beside_a_server_meets_files_that_vanish_or_can_not_go(
     fs: MemoryFileSystem,
 ) -> None:
     found = plan(fs, everything=True)
-    fs.unlink(TAIL.path())
+    fs.unlink(CHAIN[1].path())
     faulty = FaultFileSystem(fs)
     faulty.fail_next("unlink", "once", errno.EACCES)
     late = make_block(ROOT, 99)

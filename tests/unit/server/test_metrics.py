@@ -1,0 +1,123 @@
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from omlx.engine.request import CacheCounters, EngineSnapshot, EngineState, TierUsage
+from omlx.server import admin
+from omlx.server.metrics import EngineView, Metrics
+from omlx.server.session import Course
+
+SNAPSHOT = EngineSnapshot(
+    waiting=1,
+    prefilling=2,
+    decoding=3,
+    decode_tokens_per_s=40.0,
+    prefill_tokens_per_s=500.0,
+    cache_note="uncached: sliding window",
+    memory=TierUsage(5, 600, 7000),
+    disk=TierUsage(8, 900, 10000),
+    counters=CacheCounters(blocks_stored=11, bytes_written=12, bad={"checksum": 2}),
+)
+ENGINES = [EngineView("m", EngineState.READY, SNAPSHOT)]
+
+
+def course(**fields):
+    return Course("r", "m", arrived=10.0, prompt_tokens=100, **fields)
+
+
+def play(metrics, *, admitted=True, **fields):
+    """One request from beginning to end."""
+    one = course()
+    metrics.opened(one)
+    if admitted:
+        one.cached_memory, one.cached_disk, one.admitted = 60, 20, 11.0
+        metrics.admitted(one)
+        one.first_token, one.generated = 12.0, 5
+    one.ended, one.outcome = 14.0, fields.get("outcome", "stop")
+    metrics.closed(one)
+
+
+def samples(metrics):
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_totals():
+    metrics = Metrics(lambda: ENGINES)
+    play(metrics)
+    play(metrics, outcome="length")
+    play(metrics, outcome="failed")
+    play(metrics, admitted=False, outcome="aborted")
+    metrics.opened(course())
+    totals = metrics.totals()
+    assert (totals.active, totals.waiting) == (1, 1)
+    assert (totals.finished, totals.failed, totals.aborted) == (2, 1, 1)
+    assert (totals.turns, totals.prompt_tokens, totals.cached_tokens) == (3, 300, 240)
+    assert totals.ttft_p50_s == totals.ttft_p95_s == 2.0
+
+
+def test_exposition():
+    metrics = Metrics(lambda: ENGINES)
+    play(metrics)
+    metrics.refused(429)
+    found = samples(metrics)
+    assert found["omlx_requests_total", "m", "stop"] == 1
+    assert found["omlx_refused_requests_total", "429"] == 1
+    assert found["omlx_prompt_tokens_total", "m"] == 100
+    assert found["omlx_cached_prompt_tokens_total", "m", "memory"] == 60
+    assert found["omlx_cached_prompt_tokens_total", "disk", "m"] == 20
+    assert found["omlx_generated_tokens_total", "m"] == 5
+    assert found["omlx_ttft_seconds_sum", "m"] == 2.0
+    assert found["omlx_queue_seconds_sum", "m"] == 1.0
+    assert found["omlx_request_seconds_sum", "m"] == 4.0
+    assert found[("omlx_active_requests",)] == 0
+    assert found["omlx_engine_ready", "m"] == 1
+    assert found["omlx_engine_requests", "decode", "m"] == 3
+    assert found["omlx_cache_bytes", "disk", "m"] == 900
+    assert found["omlx_cache_budget_bytes", "m", "memory"] == 7000
+    assert found["omlx_cache_bad_files_total", "checksum", "m"] == 2
+    assert found["omlx_cache_moved_bytes_total", "m", "write"] == 12
+
+
+def status(metrics, models=()):
+    server = admin.ServerView("1.2.3", 5.0, "http://127.0.0.1:8000", is_draining=False)
+    return admin.status(server, metrics.totals(), models)
+
+
+def test_status_before_anything_has_happened():
+    assert status(Metrics(lambda: [])) == {
+        "version": "1.2.3",
+        "uptime_s": 5.0,
+        "address": "http://127.0.0.1:8000",
+        "is_draining": False,
+        "requests": {"active": 0, "waiting": 0, "finished": 0, "failed": 0, "aborted": 0},
+        "ttft_s": {"p50": None, "p95": None},
+        "turns": {
+            "count": 0,
+            "prompt_tokens": 0,
+            "cached_tokens": 0,
+            "uncached_mean": None,
+            "hit_rate": None,
+        },
+        "tokens_per_s": {"prefill": 0, "decode": 0},
+        "models": [],
+    }
+
+
+def test_status_of_a_server_at_work():
+    metrics = Metrics(lambda: ENGINES)
+    play(metrics)
+    play(metrics)
+    found = status(metrics, [admin.ModelView(ENGINES[0], window=2048, error=None)])
+    assert found["turns"]["uncached_mean"] == 20
+    assert found["turns"]["hit_rate"] == pytest.approx(0.8)
+    assert found["tokens_per_s"] == {"prefill": 500.0, "decode": 40.0}
+    (model,) = found["models"]
+    assert (model["id"], model["state"], model["window"]) == ("m", "ready", 2048)
+    assert model["cache_note"] == "uncached: sliding window"
+    assert (model["waiting"], model["prefilling"], model["decoding"]) == (1, 2, 3)
+    assert model["memory"] == {"blocks": 5, "bytes": 600, "budget_bytes": 7000}
+    assert model["counters"]["bad"] == {"checksum": 2}
