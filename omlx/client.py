@@ -80,20 +80,20 @@ def get_json(
     connection = _connect(address, timeout_s)
     try:
         connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        body = response.read(_MAX_ANSWER_BYTES)
+        with connection.getresponse() as response:
+            status, body = response.status, response.read(_MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = str(error) or type(error).__name__
         raise ServerError(f"the server at {address} does not answer: {reason}") from None
     finally:
         connection.close()
-    if response.status == 401:
+    if status == 401:
         raise ServerError(
             f"the server at {address} asks for an API key",
             hint="set OMLX_SERVER_API_KEY, or api_key in the [server] table of config.toml",
         )
-    if response.status != 200:
-        raise ServerError(f"the server at {address} answers {path} with {response.status}")
+    if status != 200:
+        raise ServerError(f"the server at {address} answers {path} with {status}")
     return _parse(address, path, body)
 
 

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -63,21 +63,30 @@ class Usage:
 
 
 class DiskTier:
-    """Asynchronous access to one BlockStore; its methods are called on the engine thread."""
+    """Asynchronous access to one BlockStore; its methods are called on the engine thread.
+
+    `writer` must run one job at a time, in order; both executors are ended by `close`.
+    """
 
     def __init__(
-        self, store: BlockStore, budget: Budget, post: Post, *, max_queued_bytes: int
+        self,
+        store: BlockStore,
+        budget: Budget,
+        post: Post,
+        *,
+        max_queued_bytes: int,
+        readers: Executor | None = None,
+        writer: Executor | None = None,
     ) -> None:
         self._store = store
         self._budget = budget
         self._post = post
         self._max_queued_bytes = max_queued_bytes
-        self._readers = ThreadPoolExecutor(_READERS, "omlx-read")
-        self._writer = ThreadPoolExecutor(1, "omlx-write")
+        self._readers = readers or ThreadPoolExecutor(_READERS, "omlx-read")
+        self._writer = writer or ThreadPoolExecutor(1, "omlx-write")
         self._writes: set[Future[None]] = set()
         self._lock = threading.Lock()
         self._queued_bytes = 0
-        self.dropped_writes = 0
 
     def find(
         self,
@@ -134,7 +143,6 @@ class DiskTier:
         size = sum(view.nbytes for _, view in buffers)
         with self._lock:
             if self._queued_bytes and self._queued_bytes + size > self._max_queued_bytes:
-                self.dropped_writes += 1
                 return False
             self._queued_bytes += size
 
@@ -148,11 +156,14 @@ class DiskTier:
                 self._queued_bytes -= size
             self._post(lambda: done(result is not PutResult.DROPPED))
 
+        self._queue(job)
+        return True
+
+    def _queue(self, job: Callable[[], None]) -> None:
         future = self._writer.submit(job)
         with self._lock:
             self._writes.add(future)
         future.add_done_callback(self._forget)
-        return True
 
     def _forget(self, future: "Future[None]") -> None:
         with self._lock:
@@ -163,8 +174,8 @@ class DiskTier:
         self._run(lambda: self._store.touch(keys), None, lambda _: None)
 
     def remove(self, key: BlockKey) -> None:
-        """Delete a block that a longer one has replaced."""
-        self._writer.submit(self._store.remove, key.parent, key.name, key.count)
+        """Delete a block that a longer one has replaced, after the writes queued before."""
+        self._queue(lambda: self._store.remove(key.parent, key.name, key.count))
 
     def usage(self) -> Usage:
         """What the whole directory holds, as last known: other models and processes included."""

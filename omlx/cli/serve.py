@@ -91,7 +91,7 @@ def ready_lines(resolved: "Resolved", discovery: "Discovery", address: str) -> l
     return [
         f"omlx serves at {address}",
         f"{'model' if len(ids) == 1 else 'models'}: {', '.join(ids)}",
-        "try it:",
+        "try it (a request waits until its model is loaded):",
         curl(address, ids[0], key=_key_placeholder(resolved)),
     ]
 

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from omlx.storage.fs import RealFileSystem
 from omlx.storage.scan import is_process_alive
@@ -28,15 +31,25 @@ while True:
 """
 
 
-def test_readers_and_a_prune_beside_writers_that_are_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def writers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that put, read and remove the same blocks until they are killed."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "cache")]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    yield started
+    for writer in started:
+        writer.kill()
+        writer.wait()
+        assert writer.stdout is not None
+        writer.stdout.close()
+
+
+def test_readers_and_a_prune_beside_writers_that_are_killed(
+    tmp_path: Path, writers: list[subprocess.Popen[str]]
+) -> None:
     directory = tmp_path / "cache"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    shelf = Shelf(RealFileSystem(), directory=directory, is_alive=is_process_alive)
+    fs = RealFileSystem()
+    shelf = Shelf(fs, directory=directory, is_alive=is_process_alive)
     hits = 0
     for rounds in range(20):
         for writer in writers:
@@ -48,13 +61,10 @@ def test_readers_and_a_prune_beside_writers_that_are_killed(tmp_path: Path) -> N
             hits += found is not None
         shelf.store.index()
         if rounds % 5 == 0:
-            fs = RealFileSystem()
             execute(plan_prune(directory, fs, now=shelf.clock(), max_bytes=0), directory, fs)
     for writer in writers:
         writer.kill()
         assert writer.wait() == -9
-        assert writer.stdout is not None
-        writer.stdout.close()
     assert hits > 20 and shelf.store.counters().bad == {}
     indexed = shelf.store.index()
     assert not list(directory.rglob(".tmp-*"))

@@ -74,7 +74,7 @@ def test_random_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
     data = path.read_bytes()
     rng = random.Random(5)
     num_refused = 0
-    for _ in range(2000):
+    for _ in range(800):
         broken = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             broken[rng.randrange(len(broken) - 120)] = rng.choice([0, 1, 9, 0x7F, 0xFF])
@@ -85,7 +85,7 @@ def test_random_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
                     assert len(gguf.read_rows(info, 0, info.rows)) == info.nbytes
         except ModelError:
             num_refused += 1
-    assert 1000 < num_refused < 2000
+    assert 400 < num_refused < 800
 
 
 def head(num_tensors: int, num_entries: int, *, magic: bytes = b"GGUF", version: int = 3) -> bytes:
