@@ -131,7 +131,11 @@ class Lookup:
                 if not is_good:
                     break
                 self._land(key, tokens, landing.payload(), take)
-            self._finish(None)
+            if results[0]:
+                self._finish(None)
+            else:
+                self._from_memory += in_memory
+                self._finish(partial)
 
         tiers.disk.read(jobs, landed)
 

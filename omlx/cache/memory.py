@@ -29,8 +29,9 @@ class Entry(Generic[P]):
 class MemoryTier(Generic[P]):
     """Blocks by name. The order of use is kept so that a child is always older than its parent."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, root: BlockHash) -> None:
         self.budget_bytes = budget_bytes
+        self._root = root
         self.used_bytes = 0
         self.evicted = 0
         self._entries: OrderedDict[BlockHash, Entry[P]] = OrderedDict()
@@ -48,8 +49,15 @@ class MemoryTier(Generic[P]):
         return list(self._children.get(parent, {}).values())
 
     def add(self, entry: Entry[P]) -> list[Entry[P]]:
-        """Keep a block as the most recent one; returns what had to go, maybe `entry` itself."""
+        """Keep a block as the most recent one; returns what had to go, maybe `entry` itself.
+
+        A block whose parent is not here could not be found, so it must not push out another.
+        """
         assert entry.key.name not in self._entries
+        is_found = entry.key.parent == self._root or entry.key.parent in self._entries
+        if not is_found or entry.payload.nbytes > self.budget_bytes:
+            self.evicted += 1
+            return [entry]
         self._entries[entry.key.name] = entry
         self._children.setdefault(entry.key.parent, {})[entry.key.name] = entry
         self.used_bytes += entry.payload.nbytes

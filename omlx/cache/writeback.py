@@ -32,6 +32,7 @@ class WriteBack:
         self._dirty: OrderedDict[BlockHash, Entry[Payload]] = OrderedDict()
         self._replaced: dict[BlockHash, list[BlockKey]] = {}
         self.dirty_bytes = 0
+        self.num_lost = 0  # blocks that left memory while the queue was full
 
     def added(self, entry: Entry[Payload], now: float) -> None:
         """A block was computed and kept."""
@@ -46,6 +47,8 @@ class WriteBack:
         for entry in entries:
             if entry.dirty_since is not None and not self._write(entry):
                 self._clean(entry)
+                self._replaced.pop(entry.key.name, None)
+                self.num_lost += 1
 
     def superseded(self, entry: Entry[Payload], *, by: BlockHash) -> None:
         """A longer block has taken the place of `entry`: never write it, or delete its file once
@@ -56,7 +59,7 @@ class WriteBack:
         elif self._disk is not None:
             old.append(entry.key)
         if old:
-            self._replaced[by] = old
+            self._replaced.setdefault(by, []).extend(old)
 
     def hurry(self, names: Sequence[BlockHash]) -> None:
         """Write these blocks at once, in this order."""
@@ -117,6 +120,7 @@ class WriteBack:
 
     def _written(self, entry: Entry[Payload], is_stored: bool) -> None:
         entry.is_on_disk = is_stored
-        replaced = self._replaced.pop(entry.key.name, [])
-        for old in replaced if is_stored and self._disk is not None else ():
-            self._disk.remove(old)
+        assert self._disk is not None
+        for old in self._replaced.pop(entry.key.name, []):
+            if is_stored:
+                self._disk.remove(old)

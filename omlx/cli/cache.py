@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from omlx.cli.options import SettingsCommand, json_option, resolve, settings_options, warn
+from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options, warn
 from omlx.errors import StoreError, UsageError
 from omlx.units import parse_duration, parse_size
 
@@ -41,9 +41,9 @@ def inspect(ctx: click.Context, *, as_json: bool, **given: object) -> None:
     warn(problems)
     report = view.make_report(directory, roots, others, servers, now=time.time())
     if as_json:
-        click.echo(view.inspect_json(report))
+        say(view.inspect_json(report))
         return
-    click.echo(view.inspect_text(report))
+    say(view.inspect_text(report))
     if not servers:
         note = "note: no server is running: only one knows hits and its memory tier"
         click.echo(note, err=True)
@@ -69,10 +69,10 @@ def prune(
     as_json: bool,
     **given: object,
 ) -> None:
-    """Drop blocks from the disk tier, the oldest first; safe beside a running server.
+    """Drop blocks from the disk tier.
 
-    At least one of --max-size, --older-than, --model and --all is needed. Files that omlx did
-    not make are never touched.
+    At least one of --max-size, --older-than, --model and --all is needed. The oldest go first. It
+    is safe beside a running server, and never touches files that omlx did not make.
     """
     from omlx.cli.view import cache as view
     from omlx.storage.fs import RealFileSystem
@@ -100,7 +100,7 @@ def prune(
     )
     outcome = None if dry_run else execute(plan, directory, fs)
     text = view.prune_json if as_json else view.prune_text
-    click.echo(text(plan, outcome, names))
+    say(text(plan, outcome, names))
     if outcome is not None and outcome.num_failed:
         raise StoreError(f"{outcome.num_failed} files in {directory} could not be removed")
 

@@ -5,7 +5,7 @@ Knows nothing about what settings do.
 
 import click
 
-from omlx.cli.options import SettingsCommand, json_option, resolve, settings_options, warn
+from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options, warn
 
 
 @click.command(cls=SettingsCommand)
@@ -38,6 +38,6 @@ def show(
         warn(model.warnings)
         values = view.setting_lines(model, model.origins, model.shadowed)
     if as_json:
-        click.echo(view.as_json(values, resolved, with_origin=origin))
+        say(view.as_json(values, resolved, with_origin=origin))
     else:
-        click.echo(view.as_text(values, with_origin=origin))
+        say(view.as_text(values, with_origin=origin))

@@ -5,7 +5,7 @@ Knows nothing about files of models.
 
 import click
 
-from omlx.cli.options import SettingsCommand, json_option, resolve, settings_options, warn
+from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options, warn
 from omlx.errors import UsageError
 
 DEMO = "demo"
@@ -29,9 +29,9 @@ def list_models(ctx: click.Context, *, as_json: bool, **given: object) -> None:
     found = discover_models(resolved)
     warn([f"skipped {problem.path}: {problem.reason}" for problem in found.problems])
     if as_json:
-        click.echo(view.list_json(found))
+        say(view.list_json(found))
     elif found.models:
-        click.echo(view.list_text(found))
+        say(view.list_text(found))
     else:
         folders = ", ".join(str(folder) for folder in resolved.model_dirs)
         click.echo(f"no models in {folders}\nhint: {NO_MODELS_HINT}", err=True)
@@ -44,15 +44,15 @@ def list_models(ctx: click.Context, *, as_json: bool, **given: object) -> None:
 def pull(ctx: click.Context, *, name: str, **given: object) -> None:
     """Get a model.
 
-    In this version that is demo: SmolLM2-135M-Instruct, about 145 MB to fetch and 540 MB on
-    disk, into the first model folder. A pull that was cut goes on where it stopped.
+    In this version that is demo: SmolLM2-135M-Instruct, 93 MB to fetch and 540 MB on disk,
+    into the first model folder. What was fetched is kept for the next try if the rest fails.
     """
-    from omlx.cli.pull import pull_demo_model
-
     if name != DEMO:
         raise UsageError(
             f"cannot pull {name!r}: only {DEMO!r} can be pulled in this version",
             hint="put other models into a folder, and name that with --model-dir",
         )
+    from omlx.cli.pull import pull_demo_model
+
     resolved = resolve(ctx, given)
-    click.echo(pull_demo_model(resolved.model_dirs[0]))
+    say(str(pull_demo_model(resolved.model_dirs[0])))

@@ -5,6 +5,7 @@ what was typed counts as the command line.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from omlx.errors import OmlxError
 
 if TYPE_CHECKING:
     from omlx.settings.build import Resolved
@@ -147,6 +150,18 @@ def resolve(ctx: click.Context, given: Mapping[str, object]) -> "Resolved":
     return resolved
 
 
+def say(text: str) -> None:
+    """Print data on stdout; what its encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OmlxError(f"stdout cannot be written: {reason}") from None
+
+
 def warn(warnings: tuple[str, ...] | list[str]) -> None:
     """Say what is odd, on stderr."""
     for warning in warnings:
@@ -154,8 +169,6 @@ def warn(warnings: tuple[str, ...] | list[str]) -> None:
 
 
 def _cwd() -> Path:
-    from omlx.errors import OmlxError
-
     try:
         return Path.cwd()
     except OSError:

@@ -102,6 +102,7 @@ def curl(address: str, model_id: str, *, key: str | None) -> str:
         "model": model_id,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 64,
+        "temperature": 0,
     }
     lines = [
         f"curl {address}/v1/chat/completions",

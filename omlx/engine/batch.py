@@ -20,7 +20,10 @@ LayerSlice = tuple[mx.array, mx.array]
 
 @dataclass(frozen=True, slots=True)
 class RowInput:
-    """One row to run: `segments` are what is left to prefill, `prefix` is what `caches` hold."""
+    """One row to run: `segments` are what is left to prefill, `prefix` is what `caches` hold.
+
+    `emitted` is what a row that runs again has generated before, for stop sequences that span it.
+    """
 
     row_id: str
     prefix: Sequence[int]
@@ -29,6 +32,7 @@ class RowInput:
     max_tokens: int
     sampling: Sampling
     stop: Sequence[Sequence[int]]
+    emitted: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,21 @@ class RowToken:
     num_cached: int
 
 
+class _Stop:
+    """StopSequences whose matchers have seen some tokens already."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]], seen: Sequence[int]) -> None:
+        self._sequences = StopSequences([tuple(s) for s in sequences])
+        self._seen = tuple(seen)
+
+    def matcher(self) -> StopSequences.Matcher:
+        """A matcher that continues after what was seen."""
+        matcher = self._sequences.matcher()
+        for token in self._seen:
+            matcher.advance(token)
+        return matcher
+
+
 class Batch:
     """Rows that prefill and decode together, one step at a time."""
 
@@ -96,7 +115,7 @@ class Batch:
             all_tokens=[list(row.prefix)],
             samplers=[row.sampling.sampler],
             logits_processors=[list(row.sampling.processors)],
-            stop_sequences=[StopSequences([tuple(s) for s in row.stop])],
+            stop_sequences=[_Stop(row.stop, row.emitted)],
         )
         self._uids[row.row_id] = uid
         self._rows[uid] = row.row_id

@@ -32,7 +32,7 @@ from omlx.models.fingerprint import fingerprint
 from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.storage.budget import Budget, auto_max_bytes
 from omlx.storage.fs import RealFileSystem
-from omlx.storage.layout import RootHash
+from omlx.storage.layout import BlockHash, RootHash
 from omlx.storage.store import BlockStore
 from omlx.units import format_size
 
@@ -87,7 +87,7 @@ class _Cache:
                 blocks_read=done.blocks_read,
                 bytes_read=done.bytes_read,
                 evicted_disk=done.evicted,
-                dropped_writes=done.dropped_writes + disk.dropped_writes,
+                dropped_writes=done.dropped_writes + self.tiers.writeback.num_lost,
                 bad={reason.value: count for reason, count in done.bad.items()},
             ),
         )
@@ -176,7 +176,7 @@ def _build_cache(
     tiers = Tiers(
         root=root,
         codec=codec,
-        memory=MemoryTier(budget),
+        memory=MemoryTier(budget, BlockHash(root)),
         writeback=WriteBack(codec, disk, delay_s=config.write_delay_s, drain_s=config.drain_s),
         disk=disk,
         block_size=config.block_size,

@@ -5,7 +5,7 @@ Knows nothing about sockets or other processes; the twin in another process is `
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 
@@ -15,8 +15,10 @@ from omlx.engine.request import (
     EngineRequest,
     EngineSnapshot,
     EngineState,
+    Event,
     Failed,
     FailureCode,
+    Finished,
     Listener,
 )
 from omlx.errors import OmlxError
@@ -51,7 +53,7 @@ class LocalEngine:
         self._assembly: Assembly | None = None
         self._lock = threading.Lock()
         self._early: list[Callable[[Assembly], None]] = []
-        self._waiting: set[str] = set()
+        self._live: set[str] = set()
         self._flush_s = config.drain_s
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
@@ -66,18 +68,26 @@ class LocalEngine:
         assert self._thread is None, "an engine starts once"
         self._listener = listener
         name = f"engine {self.model_id}"
-        self._thread = threading.Thread(target=self._main, args=(listener,), name=name)
+        self._thread = threading.Thread(target=self._main, name=name)
         self._thread.start()
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request; before the model is loaded it waits for it."""
         with self._lock:
-            if self._assembly is None and self._state not in _OVER:
-                self._waiting.add(request.id)
-        if self._state in _OVER:
+            is_over = self._state in _OVER
+            if not is_over:
+                self._live.add(request.id)
+        if is_over:
             self._fail([request.id])
         else:
             self._call(lambda assembly: assembly.loop.submit(request))
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        over = {e.request_id for e in events if isinstance(e, Finished | Failed)}
+        with self._lock:
+            self._live -= over
+        assert self._listener is not None
+        self._listener(events)
 
     def _fail(self, request_ids: Iterable[str]) -> None:
         why = self._error or "the engine has ended"
@@ -111,19 +121,19 @@ class LocalEngine:
 
     def _call(self, action: Callable[[Assembly], None]) -> None:
         with self._lock:
-            if self._assembly is None:
+            assembly = self._assembly
+            if assembly is None:
                 self._early.append(action)
                 return
-        action(self._assembly)
+        action(assembly)
 
-    def _main(self, listener: Listener) -> None:
+    def _main(self) -> None:
         try:
             self._set_state(EngineState.LOADING)
-            assembly = self._build(self._config, emit=listener, publish=self._publish)
+            assembly = self._build(self._config, emit=self._emit, publish=self._publish)
             with self._lock:
                 self._assembly = assembly
                 early, self._early = self._early, []
-                self._waiting.clear()
             for action in early:
                 action(assembly)
             self._set_state(EngineState.READY)
@@ -141,8 +151,8 @@ class LocalEngine:
                 if self._state is not EngineState.STOPPED:
                     self._error = self._error or "the engine thread ended by an error of its own"
                     self._state = EngineState.FAILED
-                waiting, self._waiting = self._waiting, set()
-            self._fail(sorted(waiting))
+                lost, self._live = self._live, set()
+            self._fail(sorted(lost))
             self._on_change()
             mx.clear_streams()  # without it the process can abort at exit
 

@@ -1,4 +1,4 @@
-"""The figures of a running engine, published at most twice a second.
+"""The figures of a running engine, published twice a second and when a request is over.
 
 Knows nothing about who reads them.
 """
@@ -51,12 +51,13 @@ class Gauge:
         if seconds <= 0:
             return
         if prefilled:
-            self._prefill_rate += _SMOOTHING * (prefilled / seconds - self._prefill_rate)
+            self._prefill_rate = _smooth(self._prefill_rate, prefilled / seconds)
         elif decoded:
-            self._decode_rate += _SMOOTHING * (decoded / seconds - self._decode_rate)
+            self._decode_rate = _smooth(self._decode_rate, decoded / seconds)
 
     def finished(self, *, failed: bool) -> None:
-        """A request is over."""
+        """A request is over: its client must see figures that count it."""
+        self._next_at = 0.0
         if failed:
             self._failed += 1
         else:
@@ -99,3 +100,7 @@ class Gauge:
                 ),
             )
         )
+
+
+def _smooth(rate: float, newest: float) -> float:
+    return rate + _SMOOTHING * (newest - rate) if rate else newest

@@ -25,7 +25,7 @@ from omlx.engine.request import (
     Token,
 )
 from omlx.engine.row import Row
-from omlx.engine.sampling import Sampling
+from omlx.engine.sampling import Sampling, problem
 from omlx.engine.scheduler import Scheduler, Stage
 
 _log = logging.getLogger("omlx.engine.loop")
@@ -90,18 +90,22 @@ class EngineLoop:
     def run(self) -> None:
         """Work until `stop`; requests that are still there then are aborted."""
         while not self._is_stopping:
-            try:
-                self._inbox.run_jobs(0.0 if self._has_work() else _IDLE_S)
-                self.work()
-            except Exception:  # the engine step: log it and run the rows again
-                _log.exception("a step of the engine failed")
-                self._recover()
+            self.turn(0.0 if self._has_work() else _IDLE_S)
         for request_id in list(self._rows):
             self._abort(request_id)
         self._flush_events()
 
-    def work(self) -> None:
-        """One round: admit, start prefills, step the batch, upkeep, events."""
+    def turn(self, wait_s: float) -> None:
+        """Run what was posted, waiting at most so long for it, then do one round of work."""
+        try:
+            self._inbox.run_jobs(wait_s)
+            self._work()
+        except Exception:  # the engine step: log it and run the rows again
+            _log.exception("a step of the engine failed")
+            self._recover()
+
+    def _work(self) -> None:
+        """Admit, start prefills, step the batch, upkeep, events."""
         for request_id in self._scheduler.admit():
             self._look_up(self._rows[request_id])
         for request_id in self._scheduler.start_prefills():
@@ -125,9 +129,9 @@ class EngineLoop:
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
         assert request.id not in self._rows, "request ids are unique"
-        problem = _problem(request, self._num_vocab)
-        if problem:
-            self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, problem))
+        wrong = _problem(request, self._num_vocab)
+        if wrong:
+            self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, wrong))
             return
         if not self._scheduler.enqueue(request.id):
             message = "too many requests are waiting"
@@ -153,11 +157,11 @@ class EngineLoop:
     def _insert(self, row: Row) -> None:
         hit = row.hit
         assert hit is not None
-        row.prefill_at = self._clock()
         num_hit = hit.num_tokens
         caches = self._keeper.restore(row)
         row.sampling = self._make_sampling(row)
-        if row.attempts == 1:
+        if row.prefill_at is None:  # not a row that runs again
+            row.prefill_at = self._clock()
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
             self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk))
             self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
@@ -170,6 +174,7 @@ class EngineLoop:
                 max_tokens=row.request.max_tokens - len(row.emitted),
                 sampling=row.sampling,
                 stop=row.request.stop,
+                emitted=tuple(row.emitted),
             )
         )
 
@@ -204,18 +209,19 @@ class EngineLoop:
         if t.finish is None:
             self._keeper.keep(row, t.num_cached, is_end=False)
             return
+        self._finish(row, FinishReason(t.finish))  # first: what follows may fail
         if t.final is not None:
             self._keeper.keep(row, t.num_cached, is_end=True, final=t.final)
-        self._finish(row, FinishReason(t.finish))
 
     def _abort(self, request_id: str) -> None:
         row = self._rows.get(request_id)
         if row is None:
             return
-        if self._scheduler.stage(request_id) in (Stage.PREFILLING, Stage.DECODING):
+        stage = self._scheduler.stage(request_id)
+        self._finish(row, FinishReason.ABORT)  # first: what follows may fail
+        if stage in (Stage.PREFILLING, Stage.DECODING):
             self._keeper.keep_aborted(row)
             self._batch.remove(request_id)
-        self._finish(row, FinishReason.ABORT)
 
     def _finish(self, row: Row, reason: FinishReason) -> None:
         self._close(row)
@@ -234,6 +240,7 @@ class EngineLoop:
     def _recover(self) -> None:
         """Rebuild the batch; rows in work run again from their tokens, each at most once more."""
         self._batch.reset()
+        again: list[str] = []
         for row in list(self._rows.values()):
             if self._scheduler.stage(row.id) is Stage.WAITING:
                 continue
@@ -241,8 +248,8 @@ class EngineLoop:
                 self._fail(row, FailureCode.ENGINE, "the engine failed twice on this request")
                 continue
             row.restart()
-            self._scheduler.remove(row.id)
-            self._scheduler.enqueue(row.id)
+            again.append(row.id)
+        self._scheduler.requeue(again)
 
 
 def _problem(request: EngineRequest, num_vocab: int) -> str:
@@ -253,7 +260,7 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
         return "max_tokens must be at least 1"
     if not (min(request.tokens) >= 0 and max(request.tokens) < num_vocab):
         return f"a token id lies outside the vocabulary of {num_vocab}"
-    return ""
+    return problem(request.sampling)
 
 
 def _segments(tokens: Sequence[int], num_hit: int, prefill_chunk: int) -> list[Sequence[int]]:

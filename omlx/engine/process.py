@@ -193,9 +193,12 @@ def run_child(sock: socket.socket) -> int:
 
     from omlx.engine.engine import LocalEngine  # mlx belongs to this process only
 
+    lock = threading.Lock()  # a submit that fails at once answers on this thread
+
     def tell(frame: Frame) -> None:
         try:
-            send(sock, frame)
+            with lock:
+                send(sock, frame)
         except OSError:
             _log.debug("the server is gone")
 

@@ -4,6 +4,7 @@ Knows nothing about batches or stop conditions. Engine thread only.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from omlx.engine.request import SamplingParams
 
 _log = logging.getLogger("omlx.engine.sampling")
 _PENALTY_WINDOW = 1024  # tokens that a penalty looks back over
+_MIN_TEMPERATURE = 1e-4  # below it the draw is greedy, and 1 / temperature stays finite
+_MIN_TOP_P = 1e-6  # keeps the most probable token, as 0 must
+_MAX = 1e6  # of any other parameter
 _MIX = 0x9E3779B97F4A7C15  # odd constant of SplitMix64: spreads (seed, position) over 64 bits
 
 Sampler = Callable[[mx.array], mx.array]
@@ -48,6 +52,23 @@ class Sampling:
     fault: Fault
 
 
+def problem(params: SamplingParams) -> str:
+    """Why nothing can be sampled this way; empty if it can. NaN is never in range."""
+    ranges = {
+        "temperature": (0.0, _MAX),
+        "top_p": (0.0, 1.0),
+        "top_k": (0.0, math.inf),
+        "min_p": (0.0, 1.0),
+        "repetition_penalty": (1 / _MAX, _MAX),
+        "presence_penalty": (-_MAX, _MAX),
+        "frequency_penalty": (-_MAX, _MAX),
+    }
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(params, name) <= high:
+            return f"{name} is out of range"
+    return ""
+
+
 def _key(seed: int, position: int) -> mx.array:
     return mx.random.key((seed * _MIX + position * 2 + 1) % 2**63)
 
@@ -55,15 +76,17 @@ def _key(seed: int, position: int) -> mx.array:
 def _random_sampler(params: SamplingParams, *, seed: int, position: int, num_vocab: int) -> Sampler:
     """A sampler whose n-th draw depends on (seed, position + n) only, not on its neighbours."""
     drawn = [position]
+    scale = 1.0 / max(params.temperature, _MIN_TEMPERATURE)
 
     def sample(logprobs: mx.array) -> mx.array:
         key = _key(seed, drawn[0])
         drawn[0] += 1
-        scaled = logprobs * (1.0 / params.temperature)
+        # The best is moved to 0 first: all probabilities would underflow at low temperatures.
+        scaled = (logprobs - mx.max(logprobs, axis=-1, keepdims=True)) * scale
         if 0 < params.top_k < num_vocab:
             scaled = apply_top_k(scaled, params.top_k)
         if params.top_p < 1.0:
-            scaled = apply_top_p(scaled, params.top_p)
+            scaled = apply_top_p(scaled, max(params.top_p, _MIN_TOP_P))
         if params.min_p > 0.0:
             scaled = apply_min_p(scaled, params.min_p)
         return mx.random.categorical(scaled, key=key)

@@ -4,6 +4,7 @@ Knows nothing about mlx, caches or time.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -81,6 +82,13 @@ class Scheduler:
             del self._ready[request_id]
             self._stages[request_id] = Stage.PREFILLING
         return chosen
+
+    def requeue(self, request_ids: Sequence[str]) -> None:
+        """Put requests that were in work at the head of the queue again, in this order."""
+        for request_id in reversed(request_ids):
+            self.remove(request_id)
+            self._waiting.appendleft(request_id)
+            self._stages[request_id] = Stage.WAITING
 
     def decoding(self, request_id: str) -> None:
         """The prompt is done."""

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from omlx.errors import ModelError
-from omlx.models.messages import Arguments, Form, Message, forms, shape
+from omlx.models.messages import Arguments, Message, forms, shape
 
 # What a template can raise: it is a program written by others.
 _FAILURES = (
@@ -241,6 +241,3 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-__all__ = ["ChatTemplate", "Form", "TemplateError"]

@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
+from urllib.parse import unquote
 
 from sanic import Sanic
 from sanic.exceptions import SanicException
@@ -35,7 +36,7 @@ from omlx.server.openai.chat import Chat
 from omlx.server.prompt import find_model
 from omlx.server.respond import Responder
 from omlx.server.service import Service
-from omlx.server.web import JSON, App, Request, flavor, json_response, request_id
+from omlx.server.web import JSON, App, Request, close_if_unread, flavor, json_response, request_id
 
 _log = logging.getLogger("omlx.server")
 _READ = ["GET", "HEAD"]
@@ -83,7 +84,7 @@ def build_app(service: Service) -> App:
             _generation(responder, dialect), path, methods=["POST"], name=name, stream=True
         )
     app.add_route(routes.models, "/v1/models", methods=_READ)
-    app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ, unquote=True)
+    app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
     app.add_route(routes.health, "/health", methods=_READ)
     app.add_route(routes.metrics, "/metrics", methods=_READ)
     app.add_route(routes.status, "/admin/api/status", methods=_READ)
@@ -134,7 +135,7 @@ class _Routes:
 
     async def model(self, request: Request, model_id: str) -> HTTPResponse:
         """GET /v1/models/<id>."""
-        entry = find_model(self._service.context, model_id, or_default=False)
+        entry = find_model(self._service.context, unquote(model_id), or_default=False)
         listed = Listed(entry.id, self._service.window(entry), self._created)
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.model(listed))
@@ -171,8 +172,9 @@ class _Errors(ErrorHandler):
         if isinstance(exception, asyncio.CancelledError):
             return raw(b"", status=499)  # the client has gone: nobody reads it
         error = _as_api_error(request, exception)
-        self._service.metrics.refused(error.status)
+        self._service.metrics.error_sent(error.status)
         identity = request_id(request)
+        close_if_unread(request)
         # Not the message: it may quote the request.
         summary = f"{request.method} {request.path[:100]!r} refused: {error.status}"
         _log.log(log_level(error), "%s %s %s", identity, summary, error.param or "")

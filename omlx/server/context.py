@@ -78,7 +78,9 @@ class Timing:
 
     # A refusal by the engine within this time still gets a status code of its own.
     head_grace_s: float = 0.1
-    first_event_s: float = 1.0
+    # Until the first event that tells something, counted from the submission.
+    first_event_s: float = 0.9
+    # Between two parts of a body.
     body_s: float = 60.0
     # How long streams that are told to end may take to say so.
     farewell_s: float = 0.3
@@ -96,3 +98,5 @@ class ServerContext:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     timing: Timing = field(default_factory=Timing)
+    # Events that wait for one client; one that reads too slowly is given up.
+    max_backlog: int = 10_000

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 
 from omlx.engine.request import Event, Listener
 
-# A client that reads so much slower than the engine writes is given up.
-MAX_BACKLOG = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
@@ -30,7 +27,7 @@ class _Route:
 class Hub:
     """The inboxes of requests by id; all of it is for the loop's thread, but the listeners."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, max_backlog: int = MAX_BACKLOG) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, max_backlog: int) -> None:
         self._loop = loop
         self._max_backlog = max_backlog
         self._routes: dict[str, _Route] = {}

@@ -43,7 +43,7 @@ async def serve(
     with contextlib.ExitStack() as cleanup:
         listener = cleanup.enter_context(bind(settings.host, settings.port))
         cleanup.enter_context(stopper.signals())
-        service = Service(context, Hub(asyncio.get_running_loop()))
+        service = Service(context, Hub(asyncio.get_running_loop(), max_backlog=context.max_backlog))
         service.address = address_of(settings.host, listener)
         cleanup.callback(service.close)
         app = build_app(service)

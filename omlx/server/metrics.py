@@ -60,7 +60,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engines, self.totals))
         self._by_outcome = self._counter("requests", "Requests by outcome", "model", "outcome")
-        self._refused = self._counter("refused_requests", "Requests refused", "status")
+        self._errors = self._counter("errors", "Errors sent to clients", "status")
         self._prompt = self._counter("prompt_tokens", "Prompt tokens", "model")
         self._cached = self._counter(
             "cached_prompt_tokens", "Prompt tokens from the cache", "model", "tier"
@@ -117,9 +117,9 @@ class Metrics:
         if course.ended is not None:
             self._request_s.labels(model).observe(course.ended - course.arrived)
 
-    def refused(self, status: int) -> None:
-        """A request got an error as its answer (mutates)."""
-        self._refused.labels(str(status)).inc()
+    def error_sent(self, status: int) -> None:
+        """A request got an error as its answer, or as the end of one (mutates)."""
+        self._errors.labels(str(status)).inc()
 
     def totals(self) -> Totals:
         """The figures of all requests so far."""

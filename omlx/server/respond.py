@@ -5,8 +5,9 @@ Knows nothing about dialects beyond their interface, or about engines.
 
 import logging
 from dataclasses import dataclass
+from http import HTTPStatus
 
-from omlx.server.errors import ApiError, internal, log_level
+from omlx.server.errors import ApiError, internal, log_level, unavailable
 from omlx.server.generation import Began, Dialect, Ended, Piece, Reply, Text
 from omlx.server.service import Service
 from omlx.server.session import Session
@@ -62,13 +63,13 @@ class Responder:
         send: Send | None = None
         context = self._service.context
         keepalive_s = context.settings.server.keepalive
-        first_event_s = min(context.timing.first_event_s, keepalive_s)
+        first_event_s = context.timing.first_event_s - context.timing.head_grace_s
         try:
             with session:
                 pieces = await session.next(context.timing.head_grace_s)
                 send = await start_events(request)
                 await send(reply.head())
-                patience = _Patience(first_event_s, keepalive_s)
+                patience = _Patience(min(first_event_s, keepalive_s), keepalive_s)
                 await _pump(session, reply, send, pieces, patience=patience)
         except ApiError as error:
             if send is None:
@@ -82,7 +83,10 @@ class Responder:
             await self._fail(send, reply, internal())
 
     async def _fail(self, send: Send, reply: Reply, error: ApiError) -> None:
-        self._service.metrics.refused(error.status)
+        self._service.metrics.error_sent(error.status)
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            # Inside a stream clients know, and try again on, an overload.
+            error = unavailable(error.message)
         await send(reply.error(error))
 
 

@@ -58,7 +58,10 @@ def run_server(
     state_dir = resolved.state_dir
 
     def on_bound(service: Service) -> None:
-        write_state(state_dir, service.address, started=datetime.now(UTC))
+        try:
+            write_state(state_dir, service.address, started=datetime.now(UTC))
+        except OSError as error:
+            _log.warning("other commands won't find this server: %s", error)
         if snapshot_sink is not None:
             snapshot_sink(service.status)
         on_ready(service.address)

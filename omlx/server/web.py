@@ -1,7 +1,7 @@
 """One HTTP request as handlers see it: its headers, its body, and a response that is streamed.
 
-Knows nothing about routes or dialects. With `app` and `sockets` the only module that knows Sanic,
-whose types say little.
+Knows nothing about routes or dialects. With `app` the only module that knows Sanic, whose types
+say little.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import orjson
 from sanic import Request as _Request
 from sanic import Sanic
 from sanic.config import Config
+from sanic.exceptions import RequestCancelled
 from sanic.response import HTTPResponse, raw
 
 from omlx.server import sse
@@ -23,6 +24,7 @@ App = Sanic[Config, SimpleNamespace]
 Request = _Request[App, SimpleNamespace]
 Send = Callable[[bytes], Awaitable[None]]
 JSON = "application/json"
+_MUCH = 4
 
 
 def request_id(request: Request) -> str:
@@ -41,21 +43,37 @@ def json_response(value: dict[str, object], *, status: int = 200) -> HTTPRespons
 
 
 async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body, within limits of size and time; ApiError 413 or 408."""
+    """The whole body, within limits of size and of time between two parts; ApiError 413 or 408.
+
+    A body that is too large is read to its end all the same, unless it is much too large: a
+    client that still sends would not see the answer.
+    """
     too_large = ApiError(413, f"The body is larger than {max_bytes} bytes")
     length = str(cast(Any, request.headers).get("content-length", ""))
-    if length.isdecimal() and int(length[:20]) > max_bytes:
+    if length.isdecimal() and int(length[:20]) > max_bytes * _MUCH:
         raise too_large
-    body = bytearray()
+    body, num_bytes = bytearray(), 0
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as timeout:
             async for data in cast(AsyncIterator[bytes], request.stream):
-                body += data
-                if len(body) > max_bytes:
+                timeout.reschedule(asyncio.get_running_loop().time() + timeout_s)
+                num_bytes += len(data)
+                if num_bytes <= max_bytes:
+                    body += data
+                elif num_bytes > max_bytes * _MUCH:
                     raise too_large
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time") from None
+    if num_bytes > max_bytes:
+        raise too_large
     return bytes(body)
+
+
+def close_if_unread(request: Request) -> None:
+    """Let the connection end with this response if a part of the body was not read (mutates)."""
+    stream = cast(Any, request.stream)
+    if stream is not None and stream.request_body:
+        stream.keep_alive = False
 
 
 async def start_events(request: Request) -> Send:
@@ -65,6 +83,8 @@ async def start_events(request: Request) -> Send:
     )
 
     async def send(data: bytes) -> None:
+        if request.transport.is_closing():
+            raise RequestCancelled  # Sanic does so too, but not once it has cut the connection
         await response.send(data)
 
     return send

@@ -88,8 +88,7 @@ def _opened(fs: FileSystem, path: Path) -> Generator[tuple[int, int], None, None
 def _read_header(fs: FileSystem, fd: int, size: int) -> Header:
     data = bytearray(min(size, _FIRST_READ_BYTES))
     got = read_into(fs, fd, [memoryview(data)], offset=0)
-    if got < len(data):
-        raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+    del data[got:]
     missing = header_bytes(bytes(data[:8]), size) - got
     if missing > 0:
         rest = bytearray(missing)

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx.storage.fs import FileSystem
 from omlx.storage.inventory import Inventory
+from omlx.storage.layout import parse_temp_name
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
 
 _RESCAN_S = 60.0
@@ -153,7 +154,7 @@ class Budget:
                 num_stale += 1
                 if not self._unlink(file.place):
                     kept.append(file)
-            elif file.writer_pid != self._pid:
+            elif parse_temp_name(file.filename) != self._pid:
                 kept.append(file)  # our own are covered by their reservations
         self._inventory = Inventory(kept)
         self._scanned = now
@@ -161,7 +162,7 @@ class Budget:
 
     def _is_stale(self, file: FoundFile, now: float) -> bool:
         # In a container every start may get the same process number.
-        if file.writer_pid == self._pid and file.mtime < self._created:
+        if parse_temp_name(file.filename) == self._pid and file.mtime < self._created:
             return True
         return is_stale(file, now=now, is_alive=self._is_alive)
 
@@ -182,7 +183,7 @@ class Budget:
             try:
                 mtime = self._fs.stat(self._directory / leaf.place).mtime
                 if mtime != leaf.mtime:  # touched, by us or another process
-                    self._inventory.add(_with_mtime(leaf, mtime))
+                    self._inventory.add(replace(leaf, mtime=mtime))
                     continue
                 self._fs.unlink(self._directory / leaf.place)
             except (FileNotFoundError, NotADirectoryError):
@@ -208,10 +209,6 @@ class Budget:
                 _logger.debug("can't remove %s: %s", place, error)
                 return False
         return True
-
-
-def _with_mtime(file: FoundFile, mtime: float) -> FoundFile:
-    return FoundFile(file.place, file.size, mtime, file.kind, file.root16, file.name)
 
 
 def auto_max_bytes(fs: FileSystem, directory: Path) -> int:

@@ -31,10 +31,12 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class DirEntry:
-    """One name in a directory."""
+    """One name in a directory with its figures; links are not followed."""
 
     name: str
-    stat: FileStat
+    size: int
+    mtime: float
+    is_dir: bool
 
 
 class FileSystem(Protocol):
@@ -146,8 +148,9 @@ class RealFileSystem:
         with os.scandir(path) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    status = _file_stat(entry.stat(follow_symlinks=False))
-                    found.append(DirEntry(entry.name, status))
+                    status = entry.stat(follow_symlinks=False)
+                    is_dir = stat.S_ISDIR(status.st_mode)
+                    found.append(DirEntry(entry.name, status.st_size, status.st_mtime, is_dir))
         return found
 
     def utime(self, path: Path, mtime: float) -> None:

@@ -7,6 +7,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 
+from omlx.storage.layout import chain_keys
 from omlx.storage.scan import FileKind, FoundFile
 
 _EVICTABLE = (FileKind.BLOCK, FileKind.OTHER_BLOCK)
@@ -15,7 +16,8 @@ _EVICTABLE = (FileKind.BLOCK, FileKind.OTHER_BLOCK)
 class Inventory:
     """Files by place, and blocks leaf first, oldest first; not thread-safe.
 
-    A leaf is a block that no other block names as its parent.
+    A leaf is a block that no other block names as its parent. Files of other versions are
+    leaves, since nothing is known of their parents.
     """
 
     def __init__(self, files: Iterable[FoundFile] = ()) -> None:
@@ -23,8 +25,8 @@ class Inventory:
         self.num_blocks = 0
         self.evictable_bytes = 0
         self._files: dict[str, FoundFile] = {}
-        self._num_children: Counter[tuple[str, str]] = Counter()
-        self._places: dict[tuple[str, str], list[str]] = {}
+        self._num_children: Counter[str] = Counter()
+        self._places: dict[str, str] = {}
         self._heap: list[tuple[float, str]] = []
         self._set_aside: set[str] = set()
         for file in files:
@@ -49,11 +51,10 @@ class Inventory:
         if file.kind not in _EVICTABLE:
             return file
         self.num_blocks -= 1
-        if file.name is not None:
-            key = (file.root16, file.name.name16)
-            self._places[key].remove(place)
-            if not self._places[key]:
-                del self._places[key]
+        if file.kind is FileKind.BLOCK:
+            own = chain_keys(place)[0]
+            if self._places.get(own) == place:
+                del self._places[own]
         if place in self._set_aside:
             self._set_aside.remove(place)
         else:
@@ -67,7 +68,7 @@ class Inventory:
         """
         leaf = self._pop()
         if leaf is None and self.evictable_bytes:
-            # What is left names each other as parents, which only broken files do.
+            # What is left names each other as parents or has a name twice: broken files.
             self._num_children.clear()
             self._queue_all_leaves()
             leaf = self._pop()
@@ -86,26 +87,27 @@ class Inventory:
             return
         self.num_blocks += 1
         self.evictable_bytes += file.size
-        if file.name is not None:
-            key = (file.root16, file.name.name16)
-            self._places.setdefault(key, []).append(file.place)
-            self._num_children[file.root16, file.name.parent16] += 1
+        if file.kind is FileKind.BLOCK:
+            own, parent = chain_keys(file.place)
+            self._places[own] = file.place
+            self._num_children[parent] += 1
 
     def _leave_order(self, file: FoundFile) -> None:
         """The file can't be evicted any more, and its parent may have become a leaf."""
         self.evictable_bytes -= file.size
-        if file.name is None:
+        if file.kind is not FileKind.BLOCK:
             return
-        parent = (file.root16, file.name.parent16)
+        parent = chain_keys(file.place)[1]
         self._num_children[parent] -= 1
         if self._num_children[parent] > 0:
             return
         del self._num_children[parent]
-        for place in self._places.get(parent, ()):
-            self._queue_if_leaf(self._files[place])
+        if parent in self._places:
+            self._queue_if_leaf(self._files[self._places[parent]])
 
     def _is_leaf(self, file: FoundFile) -> bool:
-        return file.name is None or (file.root16, file.name.name16) not in self._num_children
+        is_chained = file.kind is FileKind.BLOCK
+        return not is_chained or chain_keys(file.place)[0] not in self._num_children
 
     def _queue_if_leaf(self, file: FoundFile) -> None:
         if file.kind in _EVICTABLE and self._is_leaf(file):

@@ -59,17 +59,33 @@ def block_name(key: BlockKey) -> BlockName:
     return BlockName(key.name.hex()[:32], key.parent.hex()[:16], key.count)
 
 
+def is_block_name(filename: str) -> bool:
+    """Whether a file name is a block's."""
+    match = _BLOCK_NAME.fullmatch(filename)
+    return match is not None and int(match[3]) <= MAX_COUNT
+
+
 def parse_block_name(filename: str) -> BlockName | None:
     """What a file name says, or None where it is not a block's."""
-    match = _BLOCK_NAME.fullmatch(filename)
-    if match is None or int(match[3]) > MAX_COUNT:
+    if not is_block_name(filename):
         return None
-    return BlockName(match[1], match[2], int(match[3]))
+    name32, parent16, count, _ = filename.split(".")
+    return BlockName(name32, parent16, int(count))
 
 
-def blocks_dir(directory: Path) -> Path:
-    """Where all roots are."""
-    return directory / BLOCKS
+def chain_keys(place: str) -> tuple[str, str]:
+    """What ties blocks into chains: a block's own key and its parent's, from its place.
+
+    `place` is the path below the directory; every root has keys of its own.
+    """
+    root16 = place[7:23]
+    return root16 + place[27:43], root16 + place[60:76]
+
+
+def root_of(place: str) -> str:
+    """The name of the root that a place lies in, or ""."""
+    parts = place.split("/", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == BLOCKS and is_root_name(parts[1]) else ""
 
 
 def root_name(root: RootHash) -> str:
@@ -79,17 +95,18 @@ def root_name(root: RootHash) -> str:
 
 def root_dir(directory: Path, root: RootHash) -> Path:
     """Where the blocks of one root are."""
-    return directory / BLOCKS / root_name(root)
+    return directory.joinpath(BLOCKS, root_name(root))
 
 
 def shard_dir(directory: Path, root: RootHash, parent: BlockHash) -> Path:
     """Where the children of `parent` are."""
-    return root_dir(directory, root) / parent.hex()[:2]
+    return directory.joinpath(BLOCKS, root_name(root), parent.hex()[:2])
 
 
 def block_path(directory: Path, root: RootHash, key: BlockKey) -> Path:
     """Where the block file of `key` is."""
-    return shard_dir(directory, root, key.parent) / block_name(key).filename
+    shard = key.parent.hex()[:2]
+    return directory.joinpath(BLOCKS, root_name(root), shard, block_name(key).filename)
 
 
 def temp_name(pid: int, counter: int) -> str:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from omlx.storage.fs import DirEntry, FileSystem
+from omlx.storage.fs import FileSystem
 from omlx.storage.layout import (
     BLOCKS,
     ROOT_FILE,
     SUFFIX,
-    BlockName,
+    is_block_name,
     is_root_name,
     is_shard_name,
-    parse_block_name,
     parse_temp_name,
+    root_of,
 )
 
 STALE_S = 3600.0
@@ -37,15 +37,22 @@ class FileKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """One file; `place` is its path below the directory, `root16` the root it lies in or ""."""
+    """One file; `place` is its path below the directory and says what else there is to know."""
 
     place: str
     size: int
     mtime: float
     kind: FileKind
-    root16: str = ""
-    name: BlockName | None = None
-    writer_pid: int | None = None
+
+    @property
+    def filename(self) -> str:
+        """The last part of its place."""
+        return self.place.rpartition("/")[2]
+
+    @property
+    def root16(self) -> str:
+        """The root it lies in, or ""."""
+        return root_of(self.place)
 
 
 def scan(fs: FileSystem, directory: Path) -> list[FoundFile]:
@@ -63,38 +70,47 @@ def scan(fs: FileSystem, directory: Path) -> list[FoundFile]:
             if not parts:
                 raise
             continue
+        kind_of = _kinds_in(parts)
+        prefix = "".join(part + "/" for part in parts)
         for entry in entries:
-            if entry.stat.is_dir:
+            if entry.is_dir:
                 waiting.append((*parts, entry.name))
             else:
-                found.append(_classify(parts, entry))
+                kind = kind_of(entry.name)
+                found.append(FoundFile(prefix + entry.name, entry.size, entry.mtime, kind))
     return found
 
 
-def _classify(parts: tuple[str, ...], entry: DirEntry) -> FoundFile:
-    place = "/".join((*parts, entry.name))
-    size, mtime = entry.stat.size, entry.stat.mtime
-    in_root = len(parts) in (2, 3) and parts[0] == BLOCKS and is_root_name(parts[1])
-    if not in_root:
-        return FoundFile(place, size, mtime, FileKind.UNKNOWN)
-    root16 = parts[1]
-    pid = parse_temp_name(entry.name)
-    if pid is not None:
-        return FoundFile(place, size, mtime, FileKind.TEMP, root16, writer_pid=pid)
+def _kinds_in(parts: tuple[str, ...]) -> Callable[[str], FileKind]:
+    """How the names in a directory are to be understood."""
+    if len(parts) < 2 or parts[0] != BLOCKS or not is_root_name(parts[1]):
+        return lambda name: FileKind.UNKNOWN
     if len(parts) == 2:
-        kind = FileKind.ROOT_FILE if entry.name == ROOT_FILE else FileKind.UNKNOWN
-        return FoundFile(place, size, mtime, kind, root16)
-    if not is_shard_name(parts[2]) or not entry.name.endswith(SUFFIX):
-        return FoundFile(place, size, mtime, FileKind.UNKNOWN, root16)
-    name = parse_block_name(entry.name)
-    kind = FileKind.OTHER_BLOCK if name is None else FileKind.BLOCK
-    return FoundFile(place, size, mtime, kind, root16, name)
+        return _kind_in_root
+    if len(parts) == 3 and is_shard_name(parts[2]):
+        return _kind_in_shard
+    return lambda name: FileKind.UNKNOWN
+
+
+def _kind_in_root(name: str) -> FileKind:
+    if parse_temp_name(name) is not None:
+        return FileKind.TEMP
+    return FileKind.ROOT_FILE if name == ROOT_FILE else FileKind.UNKNOWN
+
+
+def _kind_in_shard(name: str) -> FileKind:
+    if is_block_name(name):
+        return FileKind.BLOCK
+    if name.endswith(SUFFIX):
+        return FileKind.OTHER_BLOCK
+    return FileKind.UNKNOWN if parse_temp_name(name) is None else FileKind.TEMP
 
 
 def is_stale(file: FoundFile, *, now: float, is_alive: Callable[[int], bool]) -> bool:
     """Whether a temporary file is one that nobody will finish."""
-    assert file.writer_pid is not None
-    return now - file.mtime > STALE_S or not is_alive(file.writer_pid)
+    pid = parse_temp_name(file.filename)
+    assert pid is not None
+    return now - file.mtime > STALE_S or not is_alive(pid)
 
 
 def is_process_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ from typing import cast
 from omlx.storage.blockfile import read_tokens
 from omlx.storage.fs import FileSystem, read_file
 from omlx.storage.inventory import Inventory
-from omlx.storage.layout import BLOCKS, ROOT_FILE
+from omlx.storage.layout import BLOCKS, ROOT_FILE, parse_block_name
 from omlx.storage.record import BadBlock, BadReason
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
 
@@ -92,8 +92,8 @@ def survey(directory: Path, fs: FileSystem) -> list[RootSurvey]:
     """
     tallies: dict[str, _Tally] = {}
     for file in _scan(fs, directory):
-        if file.root16:
-            _count(fs, directory, file, tallies.setdefault(file.root16, _Tally()))
+        if root16 := file.root16:
+            _count(fs, directory, file, tallies.setdefault(root16, _Tally()))
     return [_root_survey(fs, directory, root16, tally) for root16, tally in sorted(tallies.items())]
 
 
@@ -170,10 +170,11 @@ def _count(fs: FileSystem, directory: Path, file: FoundFile, tally: _Tally) -> N
     if file.kind is FileKind.OTHER_BLOCK:
         tally.num_other += 1
         tally.num_bytes += file.size
-    if file.kind is not FileKind.BLOCK or file.name is None:
+    name = parse_block_name(file.filename)
+    if file.kind is not FileKind.BLOCK or name is None:
         return
     try:
-        read_tokens(fs, directory / file.place, file.name, file.root16)
+        read_tokens(fs, directory / file.place, name, file.root16)
     except FileNotFoundError:
         return
     except BadBlock as error:
@@ -181,7 +182,7 @@ def _count(fs: FileSystem, directory: Path, file: FoundFile, tally: _Tally) -> N
     except OSError:
         tally.bad[BadReason.UNREADABLE] += 1
     else:
-        tally.counts.append(file.name.count)
+        tally.counts.append(name.count)
         tally.times.append(file.mtime)
     tally.num_bytes += file.size
 

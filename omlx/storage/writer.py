@@ -18,10 +18,8 @@ from omlx.storage.layout import (
     ROOT_FILE,
     BlockKey,
     RootHash,
-    block_name,
     block_path,
     root_dir,
-    root_name,
     temp_name,
 )
 from omlx.storage.record import FORMAT, file_bytes, tokens_spec
@@ -121,7 +119,7 @@ class BlockWriter:
         except BaseException:
             reservation.abort()
             raise
-        reservation.commit(self._file(path, num_bytes, FileKind.BLOCK, key))
+        reservation.commit(self._file(path, num_bytes, FileKind.BLOCK))
         return num_bytes
 
     def _place(self, path: Path, buffers: Sequence[memoryview]) -> None:
@@ -149,9 +147,6 @@ class BlockWriter:
     def _new_temp(self, folder: Path) -> Path:
         return folder / temp_name(os.getpid(), next(self._temp_numbers))
 
-    def _file(
-        self, path: Path, num_bytes: int, kind: FileKind, key: BlockKey | None = None
-    ) -> FoundFile:
+    def _file(self, path: Path, num_bytes: int, kind: FileKind) -> FoundFile:
         place = path.relative_to(self._directory).as_posix()
-        name = None if key is None else block_name(key)
-        return FoundFile(place, num_bytes, self._clock(), kind, root_name(self._root), name)
+        return FoundFile(place, num_bytes, self._clock(), kind)

@@ -14,6 +14,7 @@ from omlx.storage.fs import FileSystem
 from omlx.storage.layout import BlockHash, BlockKey, RootHash, block_path
 from omlx.storage.record import SectionSpec
 from omlx.storage.store import BlockStore, PutResult
+from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
 
 DIRECTORY = Path("/cache")
 ROOT = RootHash(hashlib.sha256(b"root").digest())
@@ -121,3 +122,11 @@ class Shelf:
     def has(self, block: Block) -> bool:
         """Whether the store says it has the block."""
         return self.store.contains(block.key.parent, block.key.name, block.key.count)
+
+
+def shelf_and_fs(max_bytes: int = MANY) -> tuple[Shelf, FaultFileSystem, MemoryFileSystem]:
+    """A store whose calls a test lets fail, and the memory behind them."""
+    clock = Clock()
+    memory = MemoryFileSystem(clock)
+    fs = FaultFileSystem(memory)
+    return Shelf(fs, clock, max_bytes=max_bytes), fs, memory

@@ -128,7 +128,8 @@ class MemoryFileSystem:
 
     def scandir(self, path: Path) -> list[DirEntry]:
         with self._lock:
-            return [DirEntry(name, self.stat(path / name)) for name in self.names(path)]
+            found = [(name, self.stat(path / name)) for name in self.names(path)]
+            return [DirEntry(name, at.size, at.mtime, at.is_dir) for name, at in found]
 
     def utime(self, path: Path, mtime: float) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,9 @@ class Plan:
     sampling: Sampling = field(default_factory=Sampling)
     context_window: int | None = None
     timing: Timing = QUICK
+    max_backlog: int = 10_000
     text: FakeText = field(default_factory=FakeText)
+    texts: Callable[[ModelEntry], FakeText] | None = None
     engines: list[ScriptedEngine] = field(default_factory=lambda: [ScriptedEngine()])
     entries: list[ModelEntry] = field(default_factory=lambda: [entry()])
 
@@ -54,20 +56,31 @@ class Plan:
         return ServerContext(
             settings=Settings(server=self.server, scheduler=self.scheduler),
             pool=FakePool(self.entries, self.engines),
-            texts=lambda _: self.text,
+            texts=self.texts or (lambda _: self.text),
             model_settings=lambda _: settings,
             timing=self.timing,
+            max_backlog=self.max_backlog,
         )
 
 
 class Running:
     """A server that runs, and clients for it."""
 
-    def __init__(self, plan: Plan, service: Service) -> None:
+    def __init__(self, plan: Plan, service: Service, finish: Callable[[], None]) -> None:
         self.plan = plan
         self.service = service
+        self._finish = finish
         self.url = service.address
-        self.http = httpx.Client(base_url=service.address, timeout=PATIENCE_S)
+        # Making a TLS context costs more than most tests.
+        options = {"base_url": service.address, "timeout": PATIENCE_S, "verify": False}
+        self.http = httpx.Client(**options)
+        self.stranger = httpx.Client(**options)
+
+    def stop(self) -> None:
+        """Let it drain and wait for its end; may be called again."""
+        self.http.close()
+        self.stranger.close()
+        self._finish()
 
     @property
     def engine(self) -> ScriptedEngine:
@@ -98,12 +111,11 @@ def running(plan: Plan | None = None) -> Iterator[Running]:
     """Run a server until the block ends; what it raises, the block raises."""
     thread = _Thread(plan or Plan())
     thread.start()
-    server = Running(thread.plan, thread.service())
+    server = Running(thread.plan, thread.service(), thread.finish)
     try:
         yield server
     finally:
-        server.http.close()
-        thread.finish()
+        server.stop()
 
 
 class _Thread(threading.Thread):
@@ -142,7 +154,8 @@ class _Thread(threading.Thread):
         return self._service
 
     def finish(self) -> None:
-        self._loop.call_soon_threadsafe(self._wish.set)
+        if self.is_alive():
+            self._loop.call_soon_threadsafe(self._wish.set)
         self.join(PATIENCE_S)
         assert not self.is_alive(), "the server did not stop"
         if self._error is not None:

@@ -10,15 +10,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from omlx.cache.codec import Codec, LayerSlice, Leaf
+from omlx.cache.codec import LayerSlice, Leaf
 
 LEAVES = (Leaf(0, "k", 2, 1, "F32"), Leaf(0, "v", 2, 3, "F32"))
 BYTES_PER_TOKEN = 2 * (1 + 3) * 4
-
-
-def codec() -> Codec:
-    """The codec of this state: one layer, two heads, values wider than keys."""
-    return Codec(LEAVES)
 
 
 def checksums(tokens: Sequence[int]) -> np.ndarray:

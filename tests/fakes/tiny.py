@@ -43,8 +43,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def build(name: str = "llama", *, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Any:
     """A model with evaluated random weights."""
+    return build_config(CONFIGS[name], dtype=dtype, seed=seed)
+
+
+def build_config(config: dict[str, Any], *, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Any:
+    """The same for a config that is not in the table."""
     mx.random.seed(seed)
-    config = CONFIGS[name]
     arch = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     model = arch.Model(arch.ModelArgs.from_dict(config))
 
@@ -59,9 +63,9 @@ def build(name: str = "llama", *, dtype: mx.Dtype = mx.float32, seed: int = 0) -
     return model
 
 
-def save(model: Any, name: str, path: Path) -> Path:
+def save(model: Any, path: Path, config: dict[str, Any]) -> Path:
     """Write a model directory that mlx-lm loads; it has no tokenizer."""
     path.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(path / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    (path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    (path / "config.json").write_text(json.dumps(config))
     return path

@@ -106,7 +106,7 @@ def test_version(cli: Cli) -> None:
         (["serv"], "No such command 'serv'. Did you mean 'serve'?", "omlx --help"),
         (["cache", "prun"], "No such command 'prun'. Did you mean 'prune'?", "omlx cache --help"),
         (["serve", "--prot", "1"], "No such option '--prot'.", "omlx serve --help"),
-        (["serve", "--port"], "Option '--port' requires an argument.", "omlx serve --help"),
+        (["serve", "--port"], "Option '--port' requires an argument.", ""),
         (["serve", "extra"], "Got unexpected extra argument (extra)", "omlx serve --help"),
         (["serve", "--port", "70000"], "--port: 70000 is not within 0 to 65535", "omlx serve"),
         (["serve", "--profile", "x"], "--profile: unknown profile 'x'", ""),
@@ -213,3 +213,30 @@ def test_unknown_variables_warn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
         "warning: environment: unknown variable OMLX_SERVER_PROT "
         "(did you mean 'OMLX_SERVER_PORT'?)\n"
     )
+
+
+def _run_omlx(*args: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    root = Path(main.__file__).parents[2]
+    command = [sys.executable, "-m", "omlx", *args]
+    return subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, check=False, cwd=root, **streams
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_no_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _run_omlx("config", "show", stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "error: stdout cannot be written: No space left on device\n"
+
+
+def test_a_path_that_is_not_utf_8_is_escaped() -> None:
+    env = {
+        **os.environb,
+        b"OMLX_CACHE_DIR": b"/tmp-\xff",
+        b"PYTHONIOENCODING": b"utf-8:strict",
+    }
+    done = _run_omlx("config", "show", stdout=subprocess.PIPE, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/tmp-\\udcff" in done.stdout

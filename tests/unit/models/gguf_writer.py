@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tests.unit.models import tiny
@@ -61,13 +62,17 @@ class Tensor:
 
 def tensor(name: str, shape: tuple[int, ...], quant: str, seed: int = 0) -> Tensor:
     """A tensor of random blocks with sane scales."""
-    rng = random.Random(f"{name}{seed}")
-    _, block, block_bytes = TYPES[quant]
     count = 1
     for size in shape:
         count *= size
-    blocks = [_block(quant, block_bytes, rng) for _ in range(count // block)]
-    return Tensor(name, shape, quant, b"".join(blocks))
+    return Tensor(name, shape, quant, _data(f"{name}{seed}", count, quant))
+
+
+@lru_cache
+def _data(seed: str, count: int, quant: str) -> bytes:
+    rng = random.Random(seed)
+    _, block, block_bytes = TYPES[quant]
+    return b"".join(_block(quant, block_bytes, rng) for _ in range(count // block))
 
 
 def _block(quant: str, block_bytes: int, rng: random.Random) -> bytes:

@@ -125,7 +125,7 @@ def test_a_random_template_repeats_itself() -> None:
 
 
 class TestContent:
-    """Case K7: lists, nothing, names and order."""
+    """Lists, nothing, names and order."""
 
     PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
@@ -178,8 +178,41 @@ class TestContent:
         assert json.dumps(messages) == before
 
 
+SHAPES: dict[str, list[dict[str, object]]] = {
+    "system only": list(chat(("system", "s"))),
+    "system late": list(chat(("user", "u"), ("system", "s"), ("user", "v"))),
+    "two systems": list(chat(("system", "s"), ("system", "t"), ("user", "u"))),
+    "developer": list(chat(("developer", "d"), ("user", "u"))),
+    "assistant first": list(chat(("assistant", "a"), ("user", "u"))),
+    "assistant last": list(chat(("user", "u"), ("assistant", "a"))),
+    "users in a row": list(chat(("user", "u"), ("user", "v"))),
+    "parts": list(chat(("user", TestContent.PARTS), ("tool", TestContent.PARTS))),
+    "image": list(chat(("user", [{"type": "image_url", "image_url": {"url": "x"}}]))),
+    "content of a wrong type": list(chat(("user", 5), ("assistant", {"a": 1}))),
+    "no role": [{"content": "x"}],
+    "nothing": [{}],
+    "odd calls": [{"role": "assistant", "tool_calls": [5, None, {}, {"function": 7}]}],
+    "calls of a wrong type": [{"role": "assistant", "content": "", "tool_calls": "x"}],
+}
+ALL = {name: source for name, source in vars(templates).items() if name.isupper()}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ALL)
+def test_every_shape_is_rendered_or_refused(name: str, shape: str) -> None:
+    """Whatever a client sends, a template answers or refuses; nothing else escapes."""
+    try:
+        text = render(ALL[name], SHAPES[shape], tools=[TOOL], add_generation_prompt=True)
+    except TemplateError as error:
+        assert "refused the messages" in error.message
+        must_pass = ("assistant last", "users in a row", "two systems", "parts", "developer")
+        assert shape not in must_pass or (name, shape) == ("QWEN", "two systems")
+    else:
+        assert isinstance(text, str)
+
+
 class TestArguments:
-    """Case K6: text on the wire, a mapping in the template, or the opposite."""
+    """Text on the wire, a mapping in the template, or the opposite."""
 
     EVERY = ['{"a": 1}', "", "null", "not json", "[1]", {"a": 1}, None, "7", '{"a": {"b": "é"}}']
     SOURCES = [templates.QWEN, templates.ITEMS, templates.CONCAT, templates.PRINTED]

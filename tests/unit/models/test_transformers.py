@@ -4,6 +4,7 @@ Knows nothing about our own implementation beyond TextModel.
 """
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,6 @@ CHATS: dict[str, list[dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHATS)
-@pytest.mark.parametrize("tools", [None, TOOLS], ids=["plain", "tools"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -47,24 +46,18 @@ CHATS: dict[str, list[dict[str, object]]] = {
     ],
     ids=["plain", "qwen", "items", "parts", "generation", "dated", "tojson"],
 )
-def test_rendering_equals_transformers(
-    tmp_path: Path, source: str, tools: list[Any] | None, name: str
-) -> None:
+def test_rendering_equals_transformers(tmp_path: Path, source: str) -> None:
     folder = text_folder(tmp_path, template=source)
     theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for add in (True, False):
-        expected = theirs.apply_chat_template(
-            CHATS[name], tools=tools, add_generation_prompt=add, tokenize=False, x_extra=1
-        )
-        ours = TextModel.load(folder)
-        text = ours.render(
-            CHATS[name], tools=tools, add_generation_prompt=add, extra={"x_extra": 1}
-        )
+    ours = TextModel.load(folder)
+    for messages, tools, add in product(CHATS.values(), (None, TOOLS), (True, False)):
+        options: dict[str, Any] = {"tools": tools, "add_generation_prompt": add}
+        expected = theirs.apply_chat_template(messages, tokenize=False, x_extra=1, **options)
+        text = ours.render(messages, extra={"x_extra": 1}, **options)
         assert text == expected
-        assert ours.encode(text) == theirs.encode(expected, add_special_tokens=False)
-        assert ours.decode(ours.encode(text)) == theirs.decode(
-            ours.encode(text), skip_special_tokens=True
-        )
+        ids = ours.encode(text)
+        assert ids == theirs.encode(expected, add_special_tokens=False)
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
 def test_extra_values_equal_transformers(tmp_path: Path) -> None:

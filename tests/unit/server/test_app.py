@@ -3,11 +3,12 @@
 import json
 import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from omlx.engine.request import EngineState, FinishReason
+from omlx.server.context import Timing
 from omlx.settings.schema import Scheduler, Server
 from tests.fakes.engine import PATIENCE_S, ScriptedEngine, say, silent
 from tests.fakes.server import Plan, entry, running
@@ -82,10 +83,7 @@ def test_stop_strings_across_tokens(server, stream):
     assert text == "so "
 
     response = server.message(stop_sequences=["beta gamma"], stream=stream)
-    if stream:
-        end = strict.events(response.text)[-2].delta
-    else:
-        end = strict.message(response.content)
+    end = strict.events(response.text)[-2].delta if stream else strict.message(response.content)
     assert (end.stop_reason, end.stop_sequence) == ("stop_sequence", "beta gamma")
     server.engine.wait_for(lambda engine: len(engine.aborted) == 2)
 
@@ -108,8 +106,6 @@ def test_parallel_requests_keep_their_answers(server):
         yield from say(text * 20)(request)
 
     server.engine.script = script
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(8) as threads:
         names = [f"<{n}>" for n in range(8)]
         answers = list(threads.map(server.chat, names))
@@ -300,8 +296,7 @@ def test_health(states, status, word, two_models):
     assert response.json() == {
         "status": word,
         "models": [
-            {"id": name, "state": state.value}
-            for name, state in zip("ab", states, strict=True)
+            {"id": name, "state": state.value} for name, state in zip("ab", states, strict=True)
         ],
     }
 
@@ -394,13 +389,22 @@ def test_a_body_that_lies_about_its_length_is_cut_off(small):
     assert b" 413 " in raw_exchange(small, head.encode())
 
 
+def test_a_body_that_does_not_come(patience=0.05):
+    with running(Plan(timing=Timing(body_s=patience))) as server:
+        head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:
+            sock.sendall(head)
+            answer = sock.recv(65536)
+        assert b" 408 " in answer
+        assert b"connection: close" in answer
+
+
 @pytest.mark.parametrize("path", [*PATHS, "/v1/models", "/metrics", "/admin/api/status", "/nope"])
 def test_everything_else_needs_the_key(small, path):
     """X4, X8"""
     for headers in ({}, {"x-api-key": "sk-wrong"}, {"authorization": "Bearer sk-secre"}):
-        response = httpx.request(
-            "POST" if path in PATHS else "GET", small.url + path, headers=headers
-        )
+        method = "POST" if path in PATHS else "GET"
+        response = small.stranger.request(method, path, headers=headers)
         assert response.status_code == 401
         assert "www-authenticate" in response.headers
         assert "sk-" not in response.text
@@ -411,13 +415,13 @@ def test_everything_else_needs_the_key(small, path):
 def test_both_ways_to_send_the_key(small):
     """A15"""
     for headers in ({"x-api-key": "sk-secret"}, {"authorization": "Bearer sk-secret"}):
-        assert httpx.get(small.url + "/v1/models", headers=headers).status_code == 200
+        assert small.stranger.get("/v1/models", headers=headers).status_code == 200
 
 
 def test_health_without_the_key_says_nothing_of_models(small):
-    assert httpx.get(small.url + "/health").json() == {"status": "ready"}
+    assert small.stranger.get("/health").json() == {"status": "ready"}
     assert small.http.get("/health").json()["models"]
-    assert httpx.head(small.url + "/").status_code == 200
+    assert small.stranger.head("/").status_code == 200
 
 
 def test_no_key_and_no_prompt_in_answers_or_logs(small, caplog):
@@ -426,7 +430,7 @@ def test_no_key_and_no_prompt_in_answers_or_logs(small, caplog):
     with caplog.at_level(logging.INFO):
         small.chat("marker-prompt")
         bad = {"model": "marker-model", "messages": [{"role": "marker-role"}]}
-        httpx.post(small.url + PATHS[0], json=bad, headers={"x-api-key": "sk-marker"})
+        small.stranger.post(PATHS[0], json=bad, headers={"x-api-key": "sk-marker"})
         small.http.post(PATHS[0], json=bad)
     pages = ["/health", "/metrics", "/admin/api/status", "/v1/models", "/"]
     shown = "".join(small.http.get(path).text for path in pages)

@@ -62,10 +62,10 @@ def test_totals():
 def test_exposition():
     metrics = Metrics(lambda: ENGINES)
     play(metrics)
-    metrics.refused(429)
+    metrics.error_sent(429)
     found = samples(metrics)
     assert found["omlx_requests_total", "m", "stop"] == 1
-    assert found["omlx_refused_requests_total", "429"] == 1
+    assert found["omlx_errors_total", "429"] == 1
     assert found["omlx_prompt_tokens_total", "m"] == 100
     assert found["omlx_cached_prompt_tokens_total", "m", "memory"] == 60
     assert found["omlx_cached_prompt_tokens_total", "disk", "m"] == 20

@@ -307,7 +307,7 @@ def test_one_call_of_the_engine_wakes_the_loop_once():
     async def test():
         loop = asyncio.get_running_loop()
         calls = []
-        hub = Hub(loop)
+        hub = Hub(loop, max_backlog=10)
         listen = hub.listener("fake")
         original = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *args: (calls.append(args), original(*args))
@@ -323,6 +323,6 @@ def test_one_call_of_the_engine_wakes_the_loop_once():
 
 def test_events_after_the_loop_has_closed_are_dropped():
     loop = asyncio.new_event_loop()
-    listen = Hub(loop).listener("fake")
+    listen = Hub(loop, max_backlog=10).listener("fake")
     loop.close()
     listen([Token("a", 1)])

@@ -203,7 +203,9 @@ def test_a_home_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_the_profiles_that_come_with_omlx_load(tmp_path: Path) -> None:
     assert (data_dir("profiles") / "base.toml").is_file()
-    assert load(env={"OMLX_HOME": str(tmp_path)}, cwd=tmp_path).settings == Settings()
+    resolved = load(env={"OMLX_HOME": str(tmp_path)}, cwd=tmp_path)
+    assert resolved.settings == Settings()
+    assert resolved.for_model("SmolLM2-135M-Instruct", None).sampling.temperature == 0.2
 
 
 def test_settings_are_frozen_and_do_not_show_the_key(at: Places) -> None:

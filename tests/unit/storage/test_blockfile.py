@@ -2,12 +2,14 @@
 
 import errno
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from omlx.storage.blockfile import Wanted, encode_block, read_block, read_tokens, write_file
-from omlx.storage.fs import RealFileSystem
+from omlx.storage.fs import FileStat, RealFileSystem
 from omlx.storage.layout import BlockHash, BlockKey, BlockName, block_name, root_name
 from omlx.storage.record import ALIGNMENT, BadBlock, BadReason, SectionSpec
 from tests.fakes.blocks import OTHER_ROOT, ROOT, Block, Clock, make_block
@@ -135,6 +137,36 @@ def test_a_long_header_is_read_in_two_parts() -> None:
     fs.write(PATH, whole[:20_000])
     with pytest.raises(BadBlock) as caught:
         read_block(fs, PATH, WANTED, views)
+    assert caught.value.reason is BadReason.TRUNCATED
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused() -> None:
+    class Shrinking(MemoryFileSystem):
+        def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+            got = super().preadv(fd, buffers, offset)
+            del self.content(PATH)[ALIGNMENT:]
+            return got
+
+    fs = Shrinking(Clock())
+    fs.write(PATH, WHOLE)
+    with pytest.raises(BadBlock) as caught:
+        read(fs)
+    assert caught.value.reason is BadReason.TRUNCATED
+    fs.write(PATH, WHOLE)
+    with pytest.raises(BadBlock) as damaged:
+        read_tokens(fs, PATH, block_name(BLOCK.key), root_name(ROOT))
+    assert damaged.value.reason is BadReason.TRUNCATED
+
+
+def test_a_file_that_is_shorter_than_it_was_when_opened_is_refused() -> None:
+    class Grown(MemoryFileSystem):
+        def fstat(self, fd: int) -> FileStat:
+            return replace(super().fstat(fd), size=len(WHOLE))
+
+    fs = Grown(Clock())
+    fs.write(PATH, WHOLE[:100])
+    with pytest.raises(BadBlock) as caught:
+        read(fs)
     assert caught.value.reason is BadReason.TRUNCATED
 
 

@@ -42,7 +42,7 @@ def test_what_is_reserved_counts_until_it_is_given_up() -> None:
     assert budget.used_bytes == 0
     second = budget.reserve(60)
     assert second is not None
-    second.commit(FoundFile("x", 50, 0.0, FileKind.BLOCK))
+    second.commit(FoundFile("new.safetensors", 50, 0.0, FileKind.OTHER_BLOCK))
     assert budget.used_bytes == 50 and budget.num_blocks == 1
 
 

@@ -13,6 +13,17 @@ ROOT = RootHash(bytes(range(32)))
 KEY = BlockKey(BlockHash(bytes(range(100, 132))), BlockHash(bytes(range(200, 232))), 256)
 
 
+def test_a_place_says_root_and_chain() -> None:
+    place = layout.block_path(Path(), ROOT, KEY).as_posix()
+    assert layout.root_of(place) == "0001020304050607"
+    assert layout.chain_keys(place) == (
+        "0001020304050607" + "c8c9cacbcccdcecf",
+        "0001020304050607" + "6465666768696a6b",
+    )
+    for other in ("notes", "blocks/x", "blocks/0001020304050607", "x/0001020304050607/y"):
+        assert layout.root_of(other) == ""
+
+
 def test_a_block_has_this_path() -> None:
     path = layout.block_path(Path("/c"), ROOT, KEY)
     assert path == Path(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from omlx.storage.fs import RealFileSystem
-from omlx.storage.layout import block_name
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
 from tests.fakes.blocks import DIRECTORY, ROOT, Clock, make_block
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
@@ -40,9 +39,9 @@ def test_place_and_name_make_the_kind() -> None:
     found = {DIRECTORY / file.place: file for file in scan(fs, DIRECTORY)}
     assert {path: file.kind for path, file in found.items()} == kinds
     block = found[BLOCK.path()]
-    assert (block.size, block.mtime, block.name) == (5, 77.0, block_name(BLOCK.key))
+    assert (block.size, block.mtime, block.filename) == (5, 77.0, BLOCK.path().name)
     assert block.root16 == ROOT.hex()[:16]
-    assert found[SHARD / ".tmp-12-3"].writer_pid == 12
+    assert found[DIRECTORY / ".tmp-12-5"].root16 == ""
 
 
 def test_links_are_counted_and_not_followed(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_a_directory_that_vanishes_or_is_closed_to_us_is_left_out() -> None:
 
 
 def test_a_temporary_file_is_stale_when_old_or_its_writer_is_dead() -> None:
-    temp = FoundFile("x", 1, 1000.0, FileKind.TEMP, "", None, 12)
+    temp = FoundFile("blocks/.tmp-12-1", 1, 1000.0, FileKind.TEMP)
     assert not is_stale(temp, now=1000.0, is_alive=lambda pid: pid == 12)
     assert is_stale(temp, now=1000.0, is_alive=lambda pid: pid != 12)
     assert is_stale(temp, now=1000.0 + 3601, is_alive=lambda pid: True)

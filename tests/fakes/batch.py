@@ -1,0 +1,139 @@
+"""A batch of rows that steps as omlx.engine.batch.Batch does, without a model.
+
+A row's next token follows from all tokens before it, its state from tests.fakes.state.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlx.cache.codec import LayerSlice
+from omlx.engine.batch import RowInput, RowProgress, RowToken
+from tests.fakes import state
+
+
+def next_token(tokens: Sequence[int], num_vocab: int) -> int:
+    """What the model says after `tokens`."""
+    return zlib.crc32(b"".join(t.to_bytes(4, "little") for t in tokens)) % num_vocab
+
+
+def solo(
+    tokens: Sequence[int], max_tokens: int, num_vocab: int, stop: Sequence[Sequence[int]] = ()
+) -> tuple[list[int], str]:
+    """The tokens of an undisturbed run, its stop token included, and why it ends."""
+    new: list[int] = []
+    while True:
+        new.append(next_token([*tokens, *new], num_vocab))
+        if any(len(s) and new[-len(s) :] == list(s) for s in stop):
+            return new, "stop"
+        if len(new) == max_tokens:
+            return new, "length"
+
+
+@dataclass
+class _Row:
+    asked: RowInput
+    tokens: list[int]
+    segments: list[list[int]]
+    total: int
+    done: int = 0
+    new: list[int] = field(default_factory=list)
+    is_reached: bool = False
+    is_decoding: bool = False
+
+
+class FakeBatch:
+    """`failures` are numbers of steps that raise, `poison` are rows that a step dies of,
+    `faulty` are rows whose own sampling code raises at the next token."""
+
+    def __init__(self, *, chunk: int, num_vocab: int) -> None:
+        self.chunk = chunk
+        self.num_vocab = num_vocab
+        self.num_steps = 0
+        self.num_resets = 0
+        self.most_rows = 0
+        self.failures: set[int] = set()
+        self.poison: set[str] = set()
+        self.faulty: set[str] = set()
+        self.inserted: list[RowInput] = []
+        self.on_close: Callable[[], None] = lambda: None
+        self._rows: dict[str, _Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def insert(self, row: RowInput) -> None:
+        assert row.row_id not in self._rows
+        assert row.max_tokens > 0
+        assert all(row.segments)
+        assert len(row.segments[-1]) == 1
+        if row.caches is None:
+            assert not row.prefix
+        else:
+            assert state.holds(row.caches, list(row.prefix))
+        self.inserted.append(row)
+        segments = [list(segment) for segment in row.segments]
+        total = sum(map(len, segments))
+        self._rows[row.row_id] = _Row(row, list(row.prefix), segments, total)
+        self.most_rows = max(self.most_rows, len(self._rows))
+
+    def remove(self, row_id: str) -> None:
+        self._rows.pop(row_id, None)
+
+    def step(self) -> tuple[list[RowProgress], list[RowToken]]:
+        assert self._rows, "nothing to do"
+        self.num_steps += 1
+        if self.num_steps in self.failures or self.poison & self._rows.keys():
+            raise RuntimeError("the model failed")
+        tokens = [self._decode(row) for row in list(self._rows.values()) if row.is_decoding]
+        prompts = [self._prefill(row) for row in self._rows.values() if not row.is_decoding]
+        return prompts, tokens
+
+    def _decode(self, row: _Row) -> RowToken:
+        asked = row.asked
+        if asked.row_id in self.faulty:
+            asked.sampling.fault.record(ValueError("bad sampler"))
+        token = next_token(row.tokens, self.num_vocab)
+        row.tokens.append(token)
+        row.new.append(token)
+        finish = "length" if len(row.new) >= asked.max_tokens else None
+        new = [*asked.emitted, *row.new]
+        if any(len(s) and new[-len(s) :] == list(s) for s in asked.stop):
+            finish = "stop"
+        if finish is not None:
+            del self._rows[asked.row_id]
+        final = list(row.tokens) if finish is not None else None
+        return RowToken(asked.row_id, token, finish, final, len(row.tokens))
+
+    def _prefill(self, row: _Row) -> RowProgress:
+        row.is_reached = True
+        piece = row.segments[0][: self.chunk]
+        row.is_decoding = row.total - row.done == 1
+        del row.segments[0][: self.chunk]
+        if not row.segments[0]:
+            row.segments.pop(0)
+        row.tokens += piece
+        row.done += len(piece)
+        return RowProgress(row.asked.row_id, row.done, row.total, len(row.tokens), len(piece))
+
+    def num_cached(self, row_id: str) -> int:
+        row = self._rows[row_id]
+        return len(row.tokens) if row.is_reached else 0
+
+    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]:
+        tokens = self._rows[row_id].tokens
+        assert 0 <= start < end <= len(tokens)
+        return state.layers(tokens, start, end)
+
+    @staticmethod
+    def slice_final(final: list[Any], start: int, end: int) -> list[LayerSlice]:
+        assert 0 <= start < end <= len(final)
+        return state.layers(final, start, end)
+
+    def close(self) -> None:
+        self.on_close()
+
+    def reset(self) -> None:
+        self.num_resets += 1
+        self._rows.clear()

@@ -1,0 +1,212 @@
+"""The disk tier: jobs on other threads, answers on this one, and nothing that raises."""
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omlx.cache.hashing import token_array
+from omlx.cache.io import DiskTier, Found, ReadJob
+from omlx.storage.layout import BlockHash, BlockKey
+from tests.fakes.blocks import ROOT, Clock, Shelf, make_block, make_chain
+from tests.fakes.executor import ManualExecutor
+from tests.fakes.fs import MemoryFileSystem
+
+Tier = tuple[DiskTier, Shelf, ManualExecutor, ManualExecutor, list[Callable[[], None]]]
+
+
+@pytest.fixture
+def rig() -> Tier:
+    shelf = Shelf(MemoryFileSystem(Clock()))
+    return make_tier(shelf, shelf.store)
+
+
+def make_tier(shelf: Shelf, store: Any, max_queued_bytes: int = 1 << 30) -> Tier:
+    readers, writer = ManualExecutor(), ManualExecutor()
+    posted: list[Callable[[], None]] = []
+    tier = DiskTier(
+        store,
+        shelf.budget,
+        posted.append,
+        max_queued_bytes=max_queued_bytes,
+        readers=readers,
+        writer=writer,
+    )
+    return tier, shelf, readers, writer, posted
+
+
+def answer(posted: list[Callable[[], None]]) -> None:
+    for job in posted:
+        job()
+    posted.clear()
+
+
+def ids(raw: bytes) -> list[int]:
+    return np.frombuffer(raw, dtype="<u4").tolist()
+
+
+def find(rig: Tier, keys: list[BlockKey], parent: bytes, rest: list[int]) -> Found:
+    tier, _, readers, _, posted = rig
+    found: list[Found] = []
+    tier.find(keys, BlockHash(parent), token_array(rest), found.append)
+    readers.run()
+    assert found == [], "the answer belongs to the engine thread"
+    answer(posted)
+    return found[0]
+
+
+def test_find_walks_as_far_as_blocks_exist(rig: Tier) -> None:
+    blocks = make_chain(4)
+    for block in (blocks[0], blocks[1], blocks[3]):
+        rig[1].put(block)
+    tokens = [t for block in blocks for t in ids(block.tokens)]
+    found = find(rig, [b.key for b in blocks], ROOT, tokens)
+    assert found == Found(2, None)
+
+
+def test_find_takes_the_child_with_the_longest_run_of_equal_tokens(rig: Tier) -> None:
+    (head,) = make_chain(1)
+    rig[1].put(head)
+    children = [make_block(head.key.name, seed, count) for seed, count in ((1, 3), (2, 7), (3, 2))]
+    for child in children:
+        rig[1].put(child)
+    wanted = ids(children[1].tokens)
+    rest = [*wanted[:5], wanted[5] + 1, wanted[6]]
+    found = find(rig, [head.key], ROOT, [*ids(head.tokens), *rest])
+    assert found.num_blocks == 1
+    assert found.partial is not None
+    assert (found.partial.key, found.partial.take) == (children[1].key, 5)
+    assert found.partial.tokens.tolist() == wanted
+
+
+@pytest.mark.parametrize("rest", [[], [60_000]])
+def test_find_gives_no_partial_for_nothing_shared(rig: Tier, rest: list[int]) -> None:
+    rig[1].put(make_block(ROOT, 1))
+    assert find(rig, [], ROOT, rest) == Found(0, None)
+
+
+def test_reads_answer_once_and_in_order_whatever_ends_first(rig: Tier) -> None:
+    tier, shelf, readers, _, posted = rig
+    blocks = make_chain(3)
+    shelf.put(blocks[0])
+    shelf.put(blocks[2])
+    buffers = [[bytearray(spec.nbytes) for spec in b.specs] for b in blocks]
+    jobs = [
+        ReadJob(b.key, b.tokens, [(s, memoryview(v)) for s, v in zip(b.specs, into, strict=True)])
+        for b, into in zip(blocks, buffers, strict=True)
+    ]
+    results: list[list[bool]] = []
+    tier.read(jobs, results.append)
+    assert readers.run(newest_first=True) == 3
+    answer(posted)
+    assert results == [[True, False, True]]
+    assert tuple(map(bytes, buffers[0])) == blocks[0].data
+    assert tuple(map(bytes, buffers[2])) == blocks[2].data
+
+
+class RaisingStore:
+    """A store that breaks its promise."""
+
+    def __getattr__(self, name: str) -> Any:
+        def raises(*args: Any) -> Any:
+            raise RuntimeError(f"{name} is broken")
+
+        return raises
+
+
+def test_an_error_in_a_job_is_a_miss(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf(MemoryFileSystem(Clock()))
+    rig = make_tier(shelf, RaisingStore())
+    tier, _, readers, writer, posted = rig
+    (block,) = make_chain(1)
+    assert find(rig, [block.key], ROOT, [1]) == Found(0, None)
+    results: list[object] = []
+    tier.read([ReadJob(block.key, block.tokens, block.sections)], results.append)
+    assert tier.write(block.key, block.tokens, block.sections, results.append)
+    readers.run()
+    writer.run()
+    answer(posted)
+    assert results == [[False], False]
+    assert len([r for r in caplog.records if r.exc_info]) == 3
+
+
+def test_the_queue_is_bounded_in_bytes_and_takes_one_block_at_least() -> None:
+    shelf = Shelf(MemoryFileSystem(Clock()))
+    blocks = make_chain(3)
+    size = sum(map(len, blocks[0].data))
+    tier, _, _, writer, posted = make_tier(shelf, shelf.store, max_queued_bytes=2 * size)
+    done: list[bool] = []
+    queued = [tier.write(b.key, b.tokens, b.sections, done.append) for b in blocks]
+    assert queued == [True, True, False]
+    writer.run()
+    assert tier.write(blocks[2].key, blocks[2].tokens, blocks[2].sections, done.append)
+    writer.run()
+    answer(posted)
+    assert done == [True] * 3
+    assert all(shelf.has(b) for b in blocks)
+    large = make_block(ROOT, 9, count=64)
+    assert sum(map(len, large.data)) > 2 * size
+    assert tier.write(large.key, large.tokens, large.sections, done.append)
+
+
+def test_a_block_that_is_there_already_counts_as_written(rig: Tier) -> None:
+    tier, shelf, _, writer, posted = rig
+    (block,) = make_chain(1)
+    shelf.put(block)
+    done: list[bool] = []
+    tier.write(block.key, block.tokens, block.sections, done.append)
+    writer.run()
+    answer(posted)
+    assert done == [True]
+    assert tier.counters().blocks_written == 1
+
+
+def test_drain_waits_for_removals_too(rig: Tier) -> None:
+    tier, shelf, _, writer, _ = rig
+    (block,) = make_chain(1)
+    shelf.put(block)
+    tier.remove(block.key)
+    assert not tier.drain(0.0)
+    writer.run()
+    assert tier.drain(0.0)
+    assert not shelf.has(block)
+
+
+def test_touch_marks_blocks_as_used_now(rig: Tier) -> None:
+    tier, shelf, readers, _, _ = rig
+    (block,) = make_chain(1)
+    shelf.put(block)
+    shelf.clock.now += 50
+    tier.touch([block.key])
+    readers.run()
+    assert shelf.fs.stat(block.path()).mtime == shelf.clock.now
+
+
+def test_usage_is_that_of_the_directory(rig: Tier) -> None:
+    tier, shelf, _, _, _ = rig
+    for block in make_chain(2):
+        shelf.put(block)
+    usage = tier.usage()
+    assert usage.blocks == 2
+    assert usage.used_bytes == shelf.budget.used_bytes > 2 * 4096
+    assert usage.max_bytes == shelf.max_bytes
+
+
+def test_real_threads_write_and_remove_all_before_they_end() -> None:
+    """close() finishes writes and removals that were queued before it."""
+    shelf = Shelf(MemoryFileSystem(Clock()))
+    blocks = make_chain(20)
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    tier = DiskTier(shelf.store, shelf.budget, posted.put, max_queued_bytes=1 << 30)
+    done: list[bool] = []
+    for block in blocks:
+        assert tier.write(block.key, block.tokens, block.sections, done.append)
+    for block in blocks[10:]:
+        tier.remove(block.key)
+    tier.close(10.0)
+    for _ in blocks:
+        posted.get(timeout=10)()
+    assert done == [True] * 20
+    assert [shelf.has(b) for b in blocks] == [True] * 10 + [False] * 10

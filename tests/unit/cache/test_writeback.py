@@ -1,0 +1,227 @@
+"""Write-behind: what reaches the disk, when, and what never does."""
+
+import errno
+
+import pytest
+
+from omlx.cache.block import Chain
+from omlx.cache.hashing import token_array
+from omlx.storage.layout import parse_block_name
+from tests.fakes import state
+from tests.fakes.cache import BLOCK, BLOCK_BYTES, Rig
+from tests.fakes.fs import FaultFileSystem
+
+A = [*range(1, 11)]  # two full blocks and a tail of two
+
+
+def names_written(rig: Rig) -> list[str]:
+    """The block files in the order in which they appeared."""
+    return [p.name for p in rig.block_files()]
+
+
+def test_nothing_is_written_before_the_delay() -> None:
+    rig = Rig(delay_s=2.0)
+    rig.compute(A)
+    assert rig.prefix.tick() == 2.0
+    rig.clock.now += 1.5
+    assert rig.prefix.tick() == 0.5
+    rig.settle()
+    assert rig.on_disk() == []
+    rig.clock.now += 0.5
+    assert rig.prefix.tick() is None
+    rig.settle()
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
+    assert rig.writeback.dirty_bytes == 0
+
+
+def test_a_chain_is_written_head_first() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.pass_delay()
+    parsed = [parse_block_name(name) for name in names_written(rig)]
+    assert [p.name32 for p in parsed if p][:2] == [n.hex()[:32] for n in hit.chain.names]
+    assert [p.count for p in parsed if p] == [BLOCK, BLOCK, 2]
+
+
+def test_a_tail_replaced_before_the_delay_is_never_written() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.keep(hit.chain, [*A, 11])
+    rig.keep(hit.chain, [*A, 11, 12, 13])
+    rig.pass_delay()
+    assert rig.on_disk() == [1, BLOCK, BLOCK, BLOCK]
+    assert rig.disk is not None and rig.disk.counters().blocks_written == 4
+
+
+def test_a_tail_replaced_after_it_was_written_is_deleted_once_the_longer_one_is_there() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.pass_delay()
+    rig.keep(hit.chain, [*A, 11])
+    rig.settle()
+    assert rig.on_disk() == [2, BLOCK, BLOCK], "the longer one is not written yet"
+    rig.pass_delay()
+    assert rig.on_disk() == [3, BLOCK, BLOCK]
+
+
+def test_a_tail_replaced_while_its_write_is_queued_is_deleted_as_well() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.clock.now += 2.0
+    rig.prefix.tick()  # queued, not written
+    rig.keep(hit.chain, [*A, 11])
+    rig.pass_delay()
+    assert rig.on_disk() == [3, BLOCK, BLOCK]
+
+
+def test_a_written_tail_goes_when_the_replacement_of_its_replacement_is_written() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.pass_delay()
+    rig.keep(hit.chain, [*A, 11])
+    rig.keep(hit.chain, [*A, 11, 12])  # the tail of three is never written
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK, BLOCK]
+
+
+def test_two_written_tails_that_one_block_replaces_both_go() -> None:
+    rig = Rig()
+    rig.compute(A[:9])
+    rig.restart()
+    rig.look_up([*A[:9], 99])  # its tail of one token is in memory again
+    other = rig.twin()
+    other.keep(Chain(token_array(A)), A)
+    other.pass_delay()
+    assert rig.look_up([*A, 99]).from_disk == 2, "the tail that the other process wrote"
+    assert rig.on_disk() == [1, 2, BLOCK, BLOCK]
+    rig.compute([*A, 11, 12])
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK, BLOCK]
+
+
+def test_a_replaced_tail_stays_on_disk_when_its_replacement_is_dropped() -> None:
+    rig = Rig()
+    fault = FaultFileSystem(rig.fs)
+    rig.start(fault)
+    hit = rig.compute(A)
+    rig.pass_delay()
+    fault.fail_next("writev", "forever", errno.EACCES)
+    rig.keep(hit.chain, [*A, 11])
+    rig.pass_delay()
+    assert rig.disk is not None and rig.disk.counters().dropped_writes == 1
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
+
+
+def test_what_leaves_memory_is_written_at_once() -> None:
+    rig = Rig(memory_bytes=2 * BLOCK_BYTES)
+    rig.compute(range(1, 9))
+    rig.compute(range(101, 109))
+    rig.settle()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+    assert rig.prefix.tick() == 2.0, "what is still in memory waits"
+    rig.start()
+    assert rig.look_up([*range(1, 9), 0]).from_disk == 8
+
+
+def test_hurry_writes_a_sequence_at_once_and_nothing_else() -> None:
+    rig = Rig()
+    hit = rig.compute(A)
+    rig.compute(range(101, 106))
+    rig.prefix.hurry(hit.chain)
+    rig.settle()
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
+    assert rig.writeback.dirty_bytes == 5 * state.BYTES_PER_TOKEN
+
+
+def test_too_many_dirty_bytes_are_written_before_the_delay() -> None:
+    """The limit is the assumed write rate for half the drain time: here a block and a half."""
+    rig = Rig(drain_s=2 * 1.5 * BLOCK_BYTES / 200e6)
+    rig.compute(range(1, 13))
+    assert rig.prefix.tick() == 2.0
+    rig.settle()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+    assert rig.writeback.dirty_bytes == BLOCK_BYTES
+
+
+def test_a_full_queue_keeps_the_block_for_later() -> None:
+    rig = Rig(max_queued_bytes=BLOCK_BYTES)
+    rig.compute(range(1, 13))
+    rig.clock.now += 2.0
+    assert rig.prefix.tick() == 2.0, "one is queued, the next must wait"
+    assert rig.writeback.dirty_bytes == 2 * BLOCK_BYTES
+    for _ in range(3):
+        rig.settle()
+        rig.prefix.tick()
+    rig.settle()
+    assert rig.on_disk() == [BLOCK] * 3
+    assert rig.writeback.num_lost == 0, "a block that waits is not lost"
+
+
+def test_a_block_that_leaves_memory_while_the_queue_is_full_is_lost_and_counted() -> None:
+    rig = Rig(memory_bytes=BLOCK_BYTES, max_queued_bytes=BLOCK_BYTES)
+    for tokens in ([1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]):
+        rig.keep(Chain(token_array(tokens)), tokens)
+    assert rig.writeback.num_lost == 1
+    rig.pass_delay()
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+    assert rig.writeback.dirty_bytes == 0
+
+
+def test_flush_writes_all_that_is_dirty() -> None:
+    rig = Rig()
+    rig.compute(A)
+    rig.compute(range(101, 106))
+    assert not rig.prefix.flush(0.0), "queued, but no thread has written it"
+    rig.settle()
+    assert rig.prefix.flush(0.0)
+    assert rig.on_disk() == [1, 2, BLOCK, BLOCK, BLOCK]
+    assert rig.writeback.dirty_bytes == 0
+
+
+def test_flush_with_a_full_queue_gives_up_at_the_limit_and_goes_on_later() -> None:
+    rig = Rig(max_queued_bytes=BLOCK_BYTES)
+    rig.compute(range(1, 13))
+    for _ in range(3):
+        assert not rig.prefix.flush(0.0)
+        rig.settle()
+    assert rig.prefix.flush(0.0)
+    assert rig.on_disk() == [BLOCK] * 3
+
+
+@pytest.mark.parametrize("ask", ["tick", "flush", "hurry"])
+def test_without_a_disk_there_is_nothing_to_write(ask: str) -> None:
+    rig = Rig(has_disk=False)
+    hit = rig.compute(A)
+    rig.clock.now += 100
+    if ask == "tick":
+        assert rig.prefix.tick() is None
+    elif ask == "flush":
+        assert rig.prefix.flush(0.0)
+    else:
+        rig.prefix.hurry(hit.chain)
+    assert rig.writeback.dirty_bytes == 0
+    assert len(rig.memory) == 3
+
+
+def test_bytes_are_those_of_the_time_of_storing() -> None:
+    """A write that runs late still writes the state that was stored."""
+    rig = Rig()
+    rig.compute(A)
+    rig.clock.now += 2.0
+    rig.prefix.tick()
+    rig.memory.remove(rig.entries()[0].key.name)
+    rig.settle()
+    rig.start()
+    assert rig.look_up([*A, 0]).from_disk == len(A)  # look_up compares the content
+
+
+@pytest.mark.parametrize("mode", ["once", "forever"])
+def test_a_disk_that_fails_loses_writes_and_nothing_else(mode: str) -> None:
+    rig = Rig()
+    rig.start(FaultFileSystem(rig.fs, fail_at=6, mode=mode))
+    rig.compute(A)
+    rig.pass_delay()
+    assert rig.look_up([*A, 0]).from_memory == len(A)
+    rig.start()
+    assert rig.look_up([*A, 0]).from_memory == 0

@@ -1,0 +1,68 @@
+"""Man pages, completions and reference pages: complete, fresh, and the same each time."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from omlx.cli.docs.commands import pages
+from omlx.cli.docs.files import stale, texts, write
+from omlx.cli.main import omlx
+from omlx.settings.leaf import leaves
+
+ROOT = Path(__file__).parents[3]
+MADE = texts()
+
+
+def test_every_command_has_a_man_page() -> None:
+    expected = {f"man/{'-'.join(page.words)}.1" for page in pages(omlx)}
+    assert expected == {place for place in MADE if place.startswith("man/")}
+    assert {"man/omlx.1", "man/omlx-serve.1", "man/omlx-cache-inspect.1"} <= expected
+
+
+def test_every_setting_is_in_the_references() -> None:
+    for leaf in leaves().values():
+        assert f"`{leaf.env}`" in MADE["docs/reference/settings.md"]
+        assert leaf.flag in MADE["docs/reference/cli.md"]
+        assert leaf.flag.replace("-", "\\-") in MADE["man/omlx-serve.1"]
+
+
+def test_the_texts_are_the_same_each_time() -> None:
+    assert texts() == MADE
+
+
+def test_what_is_in_the_repository_is_fresh() -> None:
+    assert stale(ROOT, MADE) == []
+
+
+def test_writing_makes_changed_missing_and_extra_files_right(tmp_path: Path) -> None:
+    made = {"man/a.1": "a\n", "docs/b.md": "b\n"}
+    (tmp_path / "man").mkdir()
+    (tmp_path / "man" / "a.1").write_text("old\n")
+    (tmp_path / "man" / "gone.1").write_text("x\n")
+    (tmp_path / "man" / "README").write_text("stays\n")
+    assert stale(tmp_path, made) == ["docs/b.md", "man/a.1", "man/gone.1"]
+    assert write(tmp_path, made) == ["docs/b.md", "man/a.1", "man/gone.1"]
+    assert stale(tmp_path, made) == []
+    assert sorted(path.name for path in (tmp_path / "man").iterdir()) == ["README", "a.1"]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
+@pytest.mark.parametrize("place", sorted(place for place in MADE if place.startswith("man/")))
+def test_man_pages_have_no_roff_warnings(place: str) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tascii", "-ww", "-z"],
+        input=MADE[place],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_the_bash_completion_is_bash() -> None:
+    script = MADE["completions/omlx.bash"]
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
