@@ -9,13 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mlx_lm.sample_utils import (
-    apply_min_p,
-    apply_top_k,
-    apply_top_p,
-    greedy_sampler,
-    make_logits_processors,
-)
+from mlx_lm.sample_utils import greedy_sampler, make_logits_processors
 
 from omlx.engine.request import SamplingParams
 
@@ -73,6 +67,30 @@ def _key(seed: int, position: int) -> mx.array:
     return mx.random.key((seed * _MIX + position * 2 + 1) % 2**63)
 
 
+# mlx-lm's own filters are compiled with the parameter as a constant: each new value would hold
+# the engine up for about a second while a compiler runs.
+
+
+def _keep_top_k(scaled: mx.array, k: int) -> mx.array:
+    others = mx.argpartition(-scaled, kth=k - 1, axis=-1)[..., k:]
+    return mx.put_along_axis(scaled, others, mx.array(-math.inf, scaled.dtype), axis=-1)
+
+
+def _keep_top_p(scaled: mx.array, p: float) -> mx.array:
+    ordered = mx.sort(scaled, axis=-1)
+    weights = mx.exp(ordered.astype(mx.float32))
+    above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
+    total = above[..., :1] + weights[..., :1]
+    num_dropped = (above >= p * total).sum(axis=-1, keepdims=True)
+    least = mx.take_along_axis(ordered, num_dropped, axis=-1)
+    return mx.where(scaled < least, -math.inf, scaled)
+
+
+def _keep_min_p(scaled: mx.array, p: float) -> mx.array:
+    least = mx.max(scaled, axis=-1, keepdims=True) + math.log(p)
+    return mx.where(scaled < least, -math.inf, scaled)
+
+
 def _random_sampler(params: SamplingParams, *, seed: int, position: int, num_vocab: int) -> Sampler:
     """A sampler whose n-th draw depends on (seed, position + n) only, not on its neighbours."""
     drawn = [position]
@@ -84,11 +102,11 @@ def _random_sampler(params: SamplingParams, *, seed: int, position: int, num_voc
         # The best is moved to 0 first: all probabilities would underflow at low temperatures.
         scaled = (logprobs - mx.max(logprobs, axis=-1, keepdims=True)) * scale
         if 0 < params.top_k < num_vocab:
-            scaled = apply_top_k(scaled, params.top_k)
+            scaled = _keep_top_k(scaled, params.top_k)
         if params.top_p < 1.0:
-            scaled = apply_top_p(scaled, max(params.top_p, _MIN_TOP_P))
+            scaled = _keep_top_p(scaled, max(params.top_p, _MIN_TOP_P))
         if params.min_p > 0.0:
-            scaled = apply_min_p(scaled, params.min_p)
+            scaled = _keep_min_p(scaled, params.min_p)
         return mx.random.categorical(scaled, key=key)
 
     return sample

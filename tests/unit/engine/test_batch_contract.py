@@ -1,0 +1,320 @@
+"""What omlx.engine.batch relies on in mlx-lm, private fields included: a change there shows here."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import BatchKVCache, KVCache, make_prompt_cache
+
+from omlx.engine.batch import Batch, RowInput, RowProgress, RowToken
+from omlx.engine.request import SamplingParams
+from omlx.engine.sampling import make_sampling
+from tests.fakes import tiny
+
+CHUNK = 32
+GREEDY = make_sampling(SamplingParams(), seed=0, position=0, num_vocab=tiny.NUM_VOCAB)
+Step = tuple[list[RowProgress], list[RowToken]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny.build()
+
+
+@pytest.fixture
+def batch(model: Any) -> Iterator[Batch]:
+    b = Batch(model, max_rows=4, prefill_chunk=CHUNK)
+    yield b
+    b.close()
+
+
+def prompt(length: int, seed: int = 1) -> list[int]:
+    return np.random.default_rng(seed).integers(3, tiny.NUM_VOCAB, length).tolist()
+
+
+def row(
+    name: str,
+    tokens: Sequence[int],
+    *,
+    num_cached: int = 0,
+    caches: list[Any] | None = None,
+    max_tokens: int = 5,
+    stop: Sequence[Sequence[int]] = (),
+    emitted: Sequence[int] = (),
+) -> RowInput:
+    rest = tokens[num_cached:]
+    segments = [s for s in (rest[:-1], rest[-1:]) if s]
+    prefix = tokens[:num_cached]
+    return RowInput(name, prefix, segments, caches, max_tokens, GREEDY, stop, emitted)
+
+
+def run(batch: Batch) -> dict[str, list[RowToken]]:
+    """Step until every row has finished."""
+    tokens: dict[str, list[RowToken]] = {}
+    while len(batch):
+        for token in batch.step()[1]:
+            tokens.setdefault(token.row_id, []).append(token)
+    return tokens
+
+
+def ids(tokens: Sequence[RowToken]) -> list[int]:
+    return [t.token for t in tokens]
+
+
+def state_after(model: Any, tokens: Sequence[int]) -> list[KVCache]:
+    """The layer caches of one undisturbed prefill in the batch's chunks."""
+    caches = make_prompt_cache(model)
+    for start in range(0, len(tokens), CHUNK):
+        mx.eval(model(mx.array([tokens[start : start + CHUNK]]), cache=caches))
+    return caches
+
+
+def assert_state(layers: Sequence[Any], caches: Sequence[Any], start: int, end: int) -> None:
+    assert len(layers) == len(caches)
+    for (keys, values), cache in zip(layers, caches, strict=True):
+        assert keys.shape[2] == values.shape[2] == end - start
+        for got, whole in ((keys, cache.keys), (values, cache.values)):
+            np.testing.assert_allclose(
+                np.array(got), np.array(whole[:, :, start:end]), rtol=1e-4, atol=1e-4
+            )
+
+
+def test_the_private_fields_are_there(batch: Batch) -> None:
+    generator = batch._generator
+    assert isinstance(generator, BatchGenerator)
+    for part in (generator._prompt_batch, generator._generation_batch):
+        assert part.uids == []
+        assert part.tokens == []
+        assert part.prompt_cache == []
+    batch.insert(row("a", prompt(50)))
+    batch.step()
+    part = generator._prompt_batch
+    assert len(part.uids) == len(part.tokens) == 1
+    assert {type(c) for c in part.prompt_cache} == {BatchKVCache}
+    assert part.prompt_cache[0].left_padding.tolist() == [0]
+
+
+def test_prefill_steps_end_with_segments_and_chunks(batch: Batch) -> None:
+    tokens = prompt(80)
+    batch.insert(RowInput("a", [], [tokens[:10], tokens[10:79], tokens[79:]], None, 3, GREEDY, []))
+    steps = [batch.step() for _ in range(6)]
+    seen = [(p.done, p.num_cached, p.step_tokens, p.is_complete) for s in steps[:5] for p in s[0]]
+    assert seen == [
+        (10, 10, 10, False),
+        (42, 42, 32, False),
+        (74, 74, 32, False),
+        (79, 79, 5, False),
+        (80, 80, 1, True),
+    ]
+    assert [len(s[1]) for s in steps] == [0, 0, 0, 0, 0, 1]
+    assert {p.total for s in steps for p in s[0]} == {80}
+
+
+def test_a_row_has_no_state_before_a_step_has_reached_it(batch: Batch) -> None:
+    batch.insert(row("a", prompt(50)))
+    assert batch.num_cached("a") == 0
+    batch.step()
+    assert batch.num_cached("a") == 32
+
+
+def test_tokens_are_what_the_state_covers(batch: Batch, model: Any) -> None:
+    """After each step: as many tokens as positions, and the state is theirs."""
+    batch.insert(row("a", prompt(40), max_tokens=4))
+    generated: list[int] = []
+    for _ in range(5):
+        _, tokens = batch.step()
+        generated += ids(tokens)
+        num_cached = batch.num_cached("a")
+        part, index = batch._place(batch._uids["a"])
+        assert part.tokens[index] == [*prompt(40), *generated][:num_cached]
+        assert part.prompt_cache[0].size() == num_cached
+        if tokens:
+            assert tokens[0].num_cached == num_cached == 40 + len(generated)
+    whole = state_after(model, [*prompt(40), *generated])
+    assert_state(batch.slice("a", 0, 43), whole, 0, 43)
+
+
+@pytest.mark.parametrize("has_stop", [True, False])
+def test_the_final_state_includes_the_last_token(
+    batch: Batch, model: Any, *, has_stop: bool
+) -> None:
+    batch.insert(row("probe", prompt(20), max_tokens=6))
+    probe = ids(run(batch)["probe"])
+    stop = [probe[3:5]] if has_stop else []
+    batch.insert(row("a", prompt(20), max_tokens=5, stop=stop))
+    tokens = run(batch)["a"]
+    assert ids(tokens) == probe[:5]
+    assert [t.finish for t in tokens] == [None] * 4 + ["stop" if has_stop else "length"]
+    assert [t.final is None for t in tokens] == [True] * 4 + [False]
+    last = tokens[-1]
+    assert last.num_cached == 25
+    assert last.final is not None
+    assert {type(c) for c in last.final} == {KVCache}
+    assert {c.offset for c in last.final} == {25}
+    whole = state_after(model, [*prompt(20), *probe[:5]])
+    assert_state(Batch.slice_final(last.final, 0, 25), whole, 0, 25)
+    assert_state(Batch.slice_final(last.final, 7, 19), whole, 7, 19)
+
+
+def test_slices_of_rows_of_different_lengths(batch: Batch, model: Any) -> None:
+    """Rows that prefill together are padded; a slice must not contain padding."""
+    lengths = {"a": 9, "b": 31, "c": 20}
+    for i, (name, length) in enumerate(lengths.items()):
+        batch.insert(row(name, prompt(length, i)))
+    batch.step()
+    for i, (name, length) in enumerate(lengths.items()):
+        assert batch.num_cached(name) == length - 1
+        whole = state_after(model, prompt(length, i))
+        assert_state(batch.slice(name, 0, length - 1), whole, 0, length - 1)
+        assert_state(batch.slice(name, 3, 8), whole, 3, 8)
+
+
+def test_a_slice_equals_what_the_library_extracts(batch: Batch) -> None:
+    for i, length in enumerate((5, 30, 17)):
+        batch.insert(row(str(i), prompt(length, i), max_tokens=9))
+    for _ in range(5):
+        batch.step()
+    for name in "012":
+        part, index = batch._place(batch._uids[name])
+        extracted = part.extract_cache(index)
+        num_cached = batch.num_cached(name)
+        assert {c.offset for c in extracted} == {num_cached}
+        for (keys, values), cache in zip(batch.slice(name, 0, num_cached), extracted, strict=True):
+            assert mx.array_equal(keys, cache.keys).item()
+            assert mx.array_equal(values, cache.values).item()
+
+
+def test_slices_stay_right_while_rows_join_and_leave(batch: Batch, model: Any) -> None:
+    texts = {name: prompt(n, n) for name, n in (("a", 12), ("b", 45), ("c", 25), ("d", 70))}
+    new: dict[str, list[int]] = {name: [] for name in texts}
+
+    def step() -> None:
+        for t in batch.step()[1]:
+            new[t.row_id].append(t.token)
+
+    def check(*names: str) -> None:
+        for name in names:
+            num = batch.num_cached(name)
+            whole = state_after(model, [*texts[name], *new[name]])
+            assert_state(batch.slice(name, 0, num), whole, 0, num)
+
+    batch.insert(row("a", texts["a"], max_tokens=30))
+    batch.insert(row("b", texts["b"], max_tokens=30))
+    for _ in range(4):
+        step()
+    check("a", "b")
+    batch.insert(row("c", texts["c"], max_tokens=30))
+    for _ in range(3):
+        step()
+    check("a", "b", "c")
+    batch.remove("b")  # the longest: the padding of the others shrinks
+    batch.insert(row("d", texts["d"], max_tokens=30))
+    step()
+    check("a", "c", "d")
+    batch.remove("c")
+    for _ in range(4):
+        step()
+    check("a", "d")
+    assert len(batch) == 2
+
+
+def test_a_row_may_start_from_given_caches(batch: Batch, model: Any) -> None:
+    tokens = prompt(50)
+    batch.insert(row("cold", tokens))
+    cold = ids(run(batch)["cold"])
+    caches = state_after(model, tokens[:37])
+    before = [np.array(c.keys) for c in caches]
+    batch.insert(row("warm", tokens, num_cached=37, caches=caches))
+    batch.step()
+    assert batch.num_cached("warm") == 49
+    assert_state(batch.slice("warm", 0, 49), state_after(model, tokens), 0, 49)
+    assert ids(run(batch)["warm"]) == cold
+    for cache, old in zip(caches, before, strict=True):
+        np.testing.assert_array_equal(np.array(cache.keys), old)
+
+
+def test_warm_and_cold_rows_prefill_together(batch: Batch, model: Any) -> None:
+    texts = [prompt(30, 1), prompt(22, 2)]
+    solos: list[list[int]] = []
+    for tokens in texts:
+        batch.insert(row("solo", tokens))
+        solos.append(ids(run(batch)["solo"]))
+    batch.insert(row("cold", texts[0]))
+    batch.insert(row("warm", texts[1], num_cached=15, caches=state_after(model, texts[1][:15])))
+    done = run(batch)
+    assert [ids(done["cold"]), ids(done["warm"])] == solos
+
+
+def test_the_lists_of_the_caller_are_left_alone(batch: Batch, model: Any) -> None:
+    tokens = prompt(50)
+    caches = state_after(model, tokens[:20])
+    prefix, segments, stop = tokens[:20], [tokens[20:49], tokens[49:]], [[1, 2]]
+    batch.insert(RowInput("a", prefix, segments, caches, 4, GREEDY, stop))
+    run(batch)
+    assert prefix == tokens[:20]
+    assert segments == [tokens[20:49], tokens[49:]]
+    assert stop == [[1, 2]]
+    assert len(caches) == len(model.layers)
+
+
+@pytest.mark.parametrize("when", ["waiting", "prefilling", "decoding"])
+def test_a_row_can_be_removed_at_any_time(batch: Batch, when: str) -> None:
+    other = prompt(18, 5)
+    batch.insert(row("solo", other, max_tokens=8))
+    solo = ids(run(batch)["solo"])
+    batch.insert(row("other", other, max_tokens=8))
+    batch.insert(row("a", prompt(70)))
+    for _ in range({"waiting": 0, "prefilling": 1, "decoding": 5}[when]):
+        solo = solo[len(batch.step()[1][:1]) :]
+    batch.remove("a")
+    batch.remove("a")
+    assert len(batch) == 1
+    done = run(batch)
+    assert list(done) == ["other"]
+    assert ids(done["other"]) == solo
+
+
+def test_a_prompt_of_one_token(batch: Batch, model: Any) -> None:
+    batch.insert(row("a", [7], max_tokens=3))
+    progress, tokens = batch.step()
+    assert (progress[0].done, progress[0].is_complete, tokens) == (1, True, [])
+    assert_state(batch.slice("a", 0, 1), state_after(model, [7]), 0, 1)
+    assert len(run(batch)["a"]) == 3
+
+
+def test_a_row_that_runs_again_still_knows_what_it_emitted(batch: Batch) -> None:
+    tokens = prompt(20)
+    batch.insert(row("a", tokens, max_tokens=8))
+    new = ids(run(batch)["a"])
+    again = [*tokens, *new[:3]]
+    batch.insert(row("b", again, max_tokens=5, stop=[new[1:5]], emitted=new[:3]))
+    done = run(batch)["b"]
+    assert ids(done) == new[3:5]
+    assert done[-1].finish == "stop"
+
+
+def test_reset_leaves_an_empty_batch_that_works(batch: Batch) -> None:
+    batch.insert(row("a", prompt(20), max_tokens=4))
+    expected = ids(run(batch)["a"])
+    batch.insert(row("a", prompt(20), max_tokens=4))
+    batch.insert(row("b", prompt(50), max_tokens=4))
+    batch.step()
+    batch.reset()
+    assert len(batch) == 0
+    batch.insert(row("a", prompt(20), max_tokens=4))
+    assert ids(run(batch)["a"]) == expected
+
+
+def test_decoding_goes_on_beside_a_prefill(batch: Batch) -> None:
+    batch.insert(row("a", prompt(5), max_tokens=20))
+    batch.step()
+    batch.step()
+    batch.insert(row("b", prompt(100)))
+    for _ in range(3):
+        progress, tokens = batch.step()
+        assert [p.row_id for p in progress] == ["b"]
+        assert [t.row_id for t in tokens] == ["a"]
+        assert progress[0].step_tokens == CHUNK
