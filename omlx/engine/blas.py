@@ -8,31 +8,10 @@ import ctypes.util
 import importlib.metadata
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omlx.errors import EngineError
-
-
-def preload_library(setting: str) -> str | None:
-    """The library to preload for `engine.blas`: "auto" finds the system's OpenBLAS, "off" none."""
-    if setting == "off" or not sys.platform.startswith("linux"):
-        return None
-    if setting != "auto":
-        if not Path(setting).is_file():
-            raise EngineError(
-                f"engine.blas names {setting}, which is not a file",
-                hint='give the path of a BLAS library, or "auto", or "off"',
-            )
-        return setting
-    if _has_cuda():
-        return None
-    return ctypes.util.find_library("openblas")
-
-
-def _has_cuda() -> bool:
-    names = ("mlx-cuda", "mlx-cuda-12", "mlx-cuda-13")
-    return any(_is_installed(name) for name in names)
 
 
 def _is_installed(name: str) -> bool:
@@ -41,6 +20,28 @@ def _is_installed(name: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def preload_library(
+    setting: str,
+    *,
+    platform: str = sys.platform,
+    find_library: Callable[[str], str | None] = ctypes.util.find_library,
+    is_installed: Callable[[str], bool] = _is_installed,
+) -> str | None:
+    """The library to preload for `engine.blas`: "auto" finds the system's OpenBLAS, "off" none."""
+    if setting == "off" or not platform.startswith("linux"):
+        return None
+    if setting != "auto":
+        if not Path(setting).is_file():
+            raise EngineError(
+                f"engine.blas names {setting}, which is not a file",
+                hint='give the path of a BLAS library, or "auto", or "off"',
+            )
+        return setting
+    if any(is_installed(name) for name in ("mlx-cuda", "mlx-cuda-12", "mlx-cuda-13")):
+        return None
+    return find_library("openblas")
 
 
 def with_preload(env: Mapping[str, str], library: str | None) -> dict[str, str]:

@@ -59,7 +59,12 @@ def run_server(
 
     def on_bound(service: Service) -> None:
         try:
-            write_state(state_dir, service.address, started=datetime.now(UTC))
+            write_state(
+                state_dir,
+                service.address,
+                cache_dir=resolved.cache_dir,
+                started=datetime.now(UTC),
+            )
         except OSError as error:
             _log.warning("other commands won't find this server: %s", error)
         if snapshot_sink is not None:
@@ -115,14 +120,15 @@ def state_path(state_dir: Path, address: str) -> Path:
     return state_dir / f"server-{address.rpartition(':')[2]}.json"
 
 
-def write_state(state_dir: Path, address: str, *, started: datetime) -> None:
-    """Leave word of this process for `omlx` commands: pid, address, version, start."""
+def write_state(state_dir: Path, address: str, *, cache_dir: Path, started: datetime) -> None:
+    """Leave word of this process for `omlx` commands: pid, address, version, start, cache."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = {
         "pid": os.getpid(),
         "address": address,
         "version": __version__,
         "started": started.isoformat(timespec="seconds"),
+        "cache_dir": str(cache_dir),
     }
     # mkstemp files are 0600 from the start.
     handle, name = tempfile.mkstemp(prefix=".tmp-", dir=state_dir)

@@ -57,7 +57,7 @@ class Server:
     drain_timeout: Annotated[
         float,
         Option(
-            "How long running requests may go on after the server is told to stop.",
+            "How long a stop may take: half of it for running requests, the rest for writing blocks.",
             unit=Unit.DURATION,
             high=86400,
         ),

@@ -44,9 +44,7 @@ def test_a_bad_file_is_a_miss(tiny_model: Path, tmp_path: Path, how: str, figure
     assert again == size - 1, "what was lost is computed and kept again"
     bad = {**report["disk"]["bad"], **report["dropped_bad"]}
     assert sum(bad.values()) == 1, report
-    figure(
-        f"{how}: 256 of {size} from disk, then {again} cached; inspect counts {bad}"
-    )
+    figure(f"{how}: 256 of {size} from disk, then {again} cached; inspect counts {bad}")
 
 
 def test_bad_files_are_counted_without_a_server(

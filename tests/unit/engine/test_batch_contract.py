@@ -1,4 +1,4 @@
-"""What omlx.engine.batch relies on in mlx-lm, private fields included: a change there shows here."""
+"""What engine.batch relies on in mlx-lm, private fields included: a change there shows here."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

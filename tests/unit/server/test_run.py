@@ -202,7 +202,7 @@ def test_a_served_request_imports_no_mlx(home, models):
         said = json.loads(state.read_text())
         assert (said["pid"], said["address"]) == (server.child.pid, server.url)
         assert state.name == f"server-{server.port}.json"
-        assert set(said) == {"pid", "address", "version", "started"}
+        assert set(said) == {"pid", "address", "version", "started", "cache_dir"}
         report = server.end(signal.SIGTERM)
         assert server.states() == []
     assert (report["rc"], report["heavy"]) == (0, [])
@@ -350,8 +350,8 @@ def test_a_port_of_another_omlx_names_its_process(home, models):
 def test_state_files_of_others_stay(tmp_path):
     address = "http://127.0.0.1:8123"
     with removing_state(tmp_path):
-        write_state(tmp_path, address, started=datetime.now(UTC))
-        write_state(tmp_path, address, started=datetime.now(UTC))
+        write_state(tmp_path, address, cache_dir=tmp_path, started=datetime.now(UTC))
+        write_state(tmp_path, address, cache_dir=tmp_path, started=datetime.now(UTC))
         (tmp_path / "server-1.json").write_text('{"pid": 1}')
         (tmp_path / "server-2.json").write_text("half a fi")
         assert (tmp_path / "server-8123.json").exists()
