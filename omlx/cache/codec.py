@@ -5,17 +5,20 @@ Knows nothing about hashing, tiers or files. Every function runs on the engine t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from omlx.storage.record import SectionSpec
 
 # safetensors names of the dtypes that a key or value may have
 _DTYPES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
+_mx: Any = mx  # for calls that its stubs leave untyped
 LayerSlice = tuple[mx.array, mx.array]  # keys [1, H, n, Dk], values [1, H, n, Dv]
+Bytes = npt.NDArray[np.uint8]
 
 
 class UncacheableError(Exception):
@@ -57,8 +60,8 @@ class _RestoredKVCache(KVCache):
     """
 
     @classmethod
-    def merge(cls, caches: Sequence[KVCache]) -> BatchKVCache:
-        batch = BatchKVCache.merge(caches)
+    def merge(cls, caches: Sequence[KVCache]) -> Any:
+        batch = cast(Any, BatchKVCache).merge(caches)
         room = -batch.size() % batch.step
         if room:
             pad = [(0, 0), (0, 0), (0, room), (0, 0)]
@@ -88,8 +91,9 @@ class Codec:
         """The codec for caches that have seen at least one token; UncacheableError."""
         leaves: list[Leaf] = []
         for layer, cache in enumerate(caches):
-            if type(cache) is not KVCache:
-                raise UncacheableError(f"{type(cache).__name__} (layer {layer}) has no block form")
+            kind = cast(type[object], type(cache))
+            if kind is not KVCache:
+                raise UncacheableError(f"{kind.__name__} (layer {layer}) has no block form")
             for name, array in (("k", cache.keys), ("v", cache.values)):
                 if array is None or array.dtype not in _DTYPES:
                     raise UncacheableError(f"layer {layer} keeps its {name} in an unknown form")
@@ -131,7 +135,7 @@ class Codec:
                 arrays.append(mx.contiguous(stretch[:, :, start : start + count, :]))
                 start += count
         payloads = [Payload(count, tuple(a)) for count, a in zip(counts, blocks, strict=True)]
-        mx.eval([p.arrays for p in payloads])
+        _mx.eval([p.arrays for p in payloads])
         return payloads
 
     def restore(self, parts: Sequence[tuple[Payload, int]]) -> list[KVCache]:
@@ -147,13 +151,13 @@ class Codec:
             cache = _RestoredKVCache()
             cache.keys, cache.values = leaf_arrays[2 * layer], leaf_arrays[2 * layer + 1]
             cache.offset = total
-            mx.eval(cache.keys, cache.values)
+            _mx.eval(cache.keys, cache.values)
             caches.append(cache)
         return caches
 
     def read_views(self, payload: Payload) -> list[memoryview]:
         """The bytes of a payload, zero-copy where the device shares memory with the CPU."""
-        return [memoryview(np.asarray(_as_bytes(a))).cast("B") for a in payload.arrays]
+        return [_as_bytes(a).data.cast("B") for a in payload.arrays]
 
     def allocate(self, count: int) -> "Landing":
         """Writable buffers for one block that will be read from disk."""
@@ -166,18 +170,18 @@ class Codec:
     @staticmethod
     def _views_are_zero_copy() -> bool:
         probe = mx.zeros((8,), dtype=mx.uint8)
-        mx.eval(probe)
-        view = np.asarray(probe)
+        view = _as_bytes(probe)
         if not view.flags.writeable:
             return False
         view[0] = 1
         return bool(probe[0].item() == 1)
 
 
-def _as_bytes(array: mx.array) -> mx.array:
+def _as_bytes(array: mx.array) -> Bytes:
+    """The storage of an array, seen by the CPU."""
     view = array.view(mx.uint8)
-    mx.eval(view)
-    return view
+    _mx.eval(view)
+    return np.asarray(cast(Any, view))
 
 
 class Landing:
@@ -188,25 +192,26 @@ class Landing:
         self._dtypes = [codec.mx_dtype(spec.dtype) for spec in self._specs]
         self._count = count
         self._arrays: list[mx.array] | None = None
+        self._host: list[Bytes]
         if zero_copy:
             pairs = zip(self._specs, self._dtypes, strict=True)
             self._arrays = [mx.zeros(spec.shape, dtype=dtype) for spec, dtype in pairs]
-            mx.eval(self._arrays)
-            self._host = [np.asarray(_as_bytes(a)).reshape(-1) for a in self._arrays]
+            _mx.eval(self._arrays)
+            self._host = [_as_bytes(a).reshape(-1) for a in self._arrays]
         else:
             self._host = [np.empty(spec.nbytes, dtype=np.uint8) for spec in self._specs]
 
     def sections(self) -> list[tuple[SectionSpec, memoryview]]:
         """Specs and writable buffers; any thread may fill the buffers."""
-        return [(s, memoryview(h)) for s, h in zip(self._specs, self._host, strict=True)]
+        return [(s, h.data) for s, h in zip(self._specs, self._host, strict=True)]
 
     def payload(self) -> Payload:
         """The filled block (engine thread)."""
         arrays = self._arrays
         if arrays is None:
             arrays = [
-                mx.array(host).view(dtype).reshape(spec.shape)
+                mx.reshape(mx.array(host).view(dtype), spec.shape)
                 for spec, dtype, host in zip(self._specs, self._dtypes, self._host, strict=True)
             ]
-            mx.eval(arrays)
+            _mx.eval(arrays)
         return Payload(self._count, tuple(arrays))

@@ -60,7 +60,7 @@ def compute_block_hash(
         digest.update(part)
     for part in _field(b"C", len(tokens).to_bytes(4, "little")):
         digest.update(part)
-    for part in _field(b"T", memoryview(tokens).cast("B")):
+    for part in _field(b"T", tokens.data.cast("B")):
         digest.update(part)
     for key, value in extra_keys:
         for part in (*_field(b"K", key.encode()), *_field(b"k", value)):

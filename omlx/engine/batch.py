@@ -95,7 +95,7 @@ class Batch:
         self._done: dict[str, int] = {}
         self._generator = self._new_generator()
 
-    def _new_generator(self) -> BatchGenerator:
+    def _new_generator(self) -> Any:
         return BatchGenerator(
             self._model,
             completion_batch_size=self._max_rows,

@@ -104,7 +104,7 @@ def _event(name: str, fields: Frame) -> Event:
 
 def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
-    parts = {
+    parts: Frame = {
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "counters": CacheCounters(**fields["counters"]),

@@ -92,7 +92,9 @@ class EngineLoop:
         while not self._is_stopping:
             self.turn(0.0 if self._has_work() else _IDLE_S)
         for request_id in list(self._rows):
-            self._abort(request_id)
+            self.abort(request_id)
+        while self._rows:
+            self.turn(0.0)
         self._flush_events()
 
     def turn(self, wait_s: float) -> None:
@@ -129,6 +131,9 @@ class EngineLoop:
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
         assert request.id not in self._rows, "request ids are unique"
+        if self._is_stopping:
+            self._events.append(Failed(request.id, FailureCode.ENGINE, "the engine is ending"))
+            return
         wrong = _problem(request, self._num_vocab)
         if wrong:
             self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, wrong))

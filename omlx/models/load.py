@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.utils
+import mlx_lm.utils
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
 
 from omlx.errors import ModelError
+
+# What the stubs of these libraries leave untyped.
+_mx: Any = mx
+_load_model: Any = mlx_lm.utils.load_model
+_tree_flatten: Any = mlx.utils.tree_flatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +41,14 @@ def mlx_lm_version() -> str:
 def load(path: Path) -> LoadedModel:
     """Load the model in `path` and evaluate its weights; ModelError."""
     try:
-        model, config = load_model(path)
+        model, config = _load_model(path)
     except (ValueError, KeyError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         raise ModelError(
             f"can't load the model in {path}: {error}",
             hint="check config.json and the safetensors files; mlx-lm must know the architecture",
         ) from error
     logits = _one_token(model, make_prompt_cache(model))
-    weight_bytes = sum(a.nbytes for _, a in _flat(model.parameters()))
+    weight_bytes = sum(a.nbytes for _, a in _tree_flatten(model.parameters()))
     return LoadedModel(model, config, int(logits.shape[-1]), weight_bytes)
 
 
@@ -55,12 +61,5 @@ def probe_caches(model: Any) -> list[Any]:
 
 def _one_token(model: Any, caches: list[Any]) -> mx.array:
     logits = model(mx.array([[0]]), cache=caches)
-    mx.eval(logits)
+    _mx.eval(logits)
     return logits
-
-
-def _flat(tree: Any, prefix: str = "") -> list[tuple[str, mx.array]]:
-    if isinstance(tree, mx.array):
-        return [(prefix, tree)]
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    return [leaf for key, value in items for leaf in _flat(value, f"{prefix}.{key}")]

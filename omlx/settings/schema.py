@@ -57,7 +57,7 @@ class Server:
     drain_timeout: Annotated[
         float,
         Option(
-            "How long a stop may take: half of it for running requests, the rest for writing blocks.",
+            "How long a stop may take: half for running requests, the rest for writing blocks.",
             unit=Unit.DURATION,
             high=86400,
         ),

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests import models
 from tests.live import Live, chat, run_omlx
 

@@ -27,7 +27,7 @@ GOLDEN_BLOCKS = (
     "d5b517e569a438bada4ec761c380f1fde565ec05b07f531a5485165ef68b9148",
     "b7de88b7a0f9898c71f8add31f3dabb305b2c4fb9cbc91867888662249bd715f",
 )
-quick = settings(max_examples=100, deadline=None, database=None)
+quick = settings(max_examples=60, deadline=None, database=None)
 
 
 def field(tag: bytes, value: bytes) -> bytes:

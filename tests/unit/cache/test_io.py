@@ -98,7 +98,7 @@ def test_reads_answer_once_and_in_order_whatever_ends_first(rig: Tier) -> None:
         for b, into in zip(blocks, buffers, strict=True)
     ]
     results: list[list[bool]] = []
-    tier.read(jobs, results.append)
+    tier.read(jobs, lambda good: results.append(list(good)))
     assert readers.run(newest_first=True) == 3
     answer(posted)
     assert results == [[True, False, True]]

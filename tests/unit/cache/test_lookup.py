@@ -210,3 +210,16 @@ def test_the_chain_names_the_full_blocks_only() -> None:
     hit = rig.look_up(LONG[:10])
     assert hit.chain.names == first.chain.names[:2]
     assert hit.chain.tokens.tolist() == LONG[:10]
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("fork", [1, 6, 9])
+def test_a_fork_then_stores_the_block_in_which_it_forked(fork: int, where: str) -> None:
+    rig = Rig() if where == "memory" else stored()
+    if where == "memory":
+        rig.compute(LONG)
+    other = [*LONG[:fork], *range(1001, 1013)]
+    hit = rig.compute(other)
+    assert hit.num_tokens == fork
+    assert len(hit.chain.names) == len(other) // BLOCK
+    assert rig.compute([*other, 99]).from_memory == len(other)

@@ -180,5 +180,5 @@ class Reference(RuleBasedStateMachine):
 
 TestReference = Reference.TestCase
 TestReference.settings = settings(
-    max_examples=100, stateful_step_count=15, deadline=None, database=None
+    max_examples=60, stateful_step_count=12, deadline=None, database=None
 )

@@ -211,5 +211,5 @@ class Conversations(RuleBasedStateMachine):
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
-    max_examples=60, stateful_step_count=12, deadline=None, database=None
+    max_examples=50, stateful_step_count=10, deadline=None, database=None
 )

@@ -21,7 +21,7 @@ Step = tuple[list[RowProgress], list[RowToken]]
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny.build()
+    return tiny.build_config({**tiny.CONFIGS["llama"], "num_hidden_layers": 2})
 
 
 @pytest.fixture
@@ -62,6 +62,16 @@ def run(batch: Batch) -> dict[str, list[RowToken]]:
 
 def ids(tokens: Sequence[RowToken]) -> list[int]:
     return [t.token for t in tokens]
+
+
+def distinct(batch: Batch, count: int) -> tuple[list[int], list[int]]:
+    """A prompt of 20 tokens whose `count` next ones all differ, and those."""
+    for seed in range(50):
+        batch.insert(row("probe", prompt(20, seed), max_tokens=count))
+        new = ids(run(batch)["probe"])
+        if len(set(new)) == count:
+            return prompt(20, seed), new
+    raise AssertionError("every text repeats itself")
 
 
 def state_after(model: Any, tokens: Sequence[int]) -> list[KVCache]:
@@ -141,12 +151,11 @@ def test_tokens_are_what_the_state_covers(batch: Batch, model: Any) -> None:
 def test_the_final_state_includes_the_last_token(
     batch: Batch, model: Any, *, has_stop: bool
 ) -> None:
-    batch.insert(row("probe", prompt(20), max_tokens=6))
-    probe = ids(run(batch)["probe"])
+    text, probe = distinct(batch, 5)
     stop = [probe[3:5]] if has_stop else []
-    batch.insert(row("a", prompt(20), max_tokens=5, stop=stop))
+    batch.insert(row("a", text, max_tokens=5, stop=stop))
     tokens = run(batch)["a"]
-    assert ids(tokens) == probe[:5]
+    assert ids(tokens) == probe
     assert [t.finish for t in tokens] == [None] * 4 + ["stop" if has_stop else "length"]
     assert [t.final is None for t in tokens] == [True] * 4 + [False]
     last = tokens[-1]
@@ -154,7 +163,7 @@ def test_the_final_state_includes_the_last_token(
     assert last.final is not None
     assert {type(c) for c in last.final} == {KVCache}
     assert {c.offset for c in last.final} == {25}
-    whole = state_after(model, [*prompt(20), *probe[:5]])
+    whole = state_after(model, [*text, *probe])
     assert_state(Batch.slice_final(last.final, 0, 25), whole, 0, 25)
     assert_state(Batch.slice_final(last.final, 7, 19), whole, 7, 19)
 
@@ -286,11 +295,9 @@ def test_a_prompt_of_one_token(batch: Batch, model: Any) -> None:
 
 
 def test_a_row_that_runs_again_still_knows_what_it_emitted(batch: Batch) -> None:
-    tokens = prompt(20)
-    batch.insert(row("a", tokens, max_tokens=8))
-    new = ids(run(batch)["a"])
-    again = [*tokens, *new[:3]]
-    batch.insert(row("b", again, max_tokens=5, stop=[new[1:5]], emitted=new[:3]))
+    text, new = distinct(batch, 5)
+    again = [*text, *new[:3]]
+    batch.insert(row("b", again, max_tokens=8, stop=[new[1:5]], emitted=new[:3]))
     done = run(batch)["b"]
     assert ids(done) == new[3:5]
     assert done[-1].finish == "stop"

@@ -19,7 +19,7 @@ CLOSE = 1e-3  # top-2 logit gap below which batch numerics may choose the other 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny.build()
+    return tiny.build_config({**tiny.CONFIGS["llama"], "num_hidden_layers": 2})
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def assert_same(got: Sequence[int], solo: Answer) -> None:
             return
 
 
-LENGTHS = [(3, 12), (150, 9), (40, 20), (B, 7), (300, 15), (1, 16), (2 * B + 1, 3), (90, 11)]
+LENGTHS = [(3, 9), (150, 7), (40, 14), (B, 6), (300, 9), (1, 12), (2 * B + 1, 3), (90, 8)]
 
 
 def test_eight_staggered_requests_equal_their_solo_runs(
@@ -114,8 +114,8 @@ def test_an_abort_leaves_the_others_unchanged(
     harness: Harness, reference: Harness, when: type
 ) -> None:
     texts = [prompt(20, 4), prompt(150, 5), prompt(33, 6)]
-    solos = [reference.ask(t, 20) for t in texts]
-    names = [harness.submit(t, 20) for t in texts]
+    solos = [reference.ask(t, 12) for t in texts]
+    names = [harness.submit(t, m) for t, m in zip(texts, [12, 5000, 12], strict=True)]
     victim = names[1]
     answers = {name: Answer() for name in names}
     left = set(names)
@@ -131,11 +131,11 @@ def test_an_abort_leaves_the_others_unchanged(
                 answers[event.request_id].reason = event.reason
                 left.discard(event.request_id)
     assert answers[victim].reason is FinishReason.ABORT
-    assert len(answers[victim].tokens) < 20
+    assert len(answers[victim].tokens) < 5000
     for name, solo in ((names[0], solos[0]), (names[2], solos[2])):
         assert answers[name].reason is FinishReason.LENGTH
         assert_same(answers[name].tokens, solo)
-    again = harness.ask(texts[1], 20)
+    again = harness.ask(texts[1], 12)
     assert again.cached > 0, "what the aborted one had computed is kept"
     assert_same(again.tokens, solos[1])
 

@@ -132,7 +132,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=50, deadline=None, database=None)
 @given(requests)
 def test_requests(request: EngineRequest) -> None:
     with_socket = orjson.loads(orjson.dumps(request_frame(request)))

@@ -363,6 +363,21 @@ def test_stop_aborts_what_is_there() -> None:
     assert [o.reason for o in outcomes] == [FinishReason.ABORT] * 3
 
 
+def test_stop_ends_well_even_if_a_row_can_not_be_kept() -> None:
+    cache = Rig()
+    rig = LoopRig(cache=cache)
+    outcomes = [rig.submit(LONG, 50) for _ in range(5)]
+    for _ in range(8):
+        rig.turn()
+    cache.break_the_next_store()
+    rig.loop.stop()
+    late = rig.submit(LONG, 1)
+    rig.loop.run()
+    assert [o.reason for o in outcomes] == [FinishReason.ABORT] * 5
+    assert late.code is FailureCode.ENGINE
+    assert cache.prefix.flush(0.0) is False, "what was kept before is there to be written"
+
+
 def test_times_follow_the_clock() -> None:
     rig = LoopRig(max_active=1)
     rig.submit([1], 5)

@@ -143,7 +143,8 @@ def test_penalties_reach_the_tokens_seen_so_far(
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     path: Path = tmp_path_factory.mktemp("sampling")
-    h = Harness(tiny.build(), path, block_size=64, prefill_chunk=128, max_active=8)
+    model = tiny.build_config({**tiny.CONFIGS["llama"], "num_hidden_layers": 2})
+    h = Harness(model, path, block_size=64, prefill_chunk=128, max_active=8)
     yield h
     h.stop()
 

@@ -227,4 +227,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=80, stateful_step_count=25, deadline=None, database=None)
+TestModel.settings = settings(max_examples=50, stateful_step_count=25, deadline=None, database=None)
