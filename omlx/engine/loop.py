@@ -6,7 +6,7 @@ All of it runs on the engine thread; other threads reach it through the inbox.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from omlx.cache.lookup import Hit
 from omlx.engine.batch import RowInput, RowProgress, RowToken
@@ -131,18 +131,17 @@ class EngineLoop:
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
         assert request.id not in self._rows, "request ids are unique"
-        if self._is_stopping:
-            self._events.append(Failed(request.id, FailureCode.ENGINE, "the engine is ending"))
-            return
         wrong = _problem(request, self._num_vocab)
-        if wrong:
-            self._events.append(Failed(request.id, FailureCode.BAD_REQUEST, wrong))
+        if self._is_stopping:
+            refused = FailureCode.ENGINE, "the engine is ending"
+        elif wrong:
+            refused = FailureCode.BAD_REQUEST, wrong
+        elif not self._scheduler.enqueue(request.id):
+            refused = FailureCode.OVERLOADED, "too many requests are waiting"
+        else:
+            self._rows[request.id] = Row(request, arrived)
             return
-        if not self._scheduler.enqueue(request.id):
-            message = "too many requests are waiting"
-            self._events.append(Failed(request.id, FailureCode.OVERLOADED, message))
-            return
-        self._rows[request.id] = Row(request, arrived)
+        self._events.append(Failed(request.id, *refused))
 
     def _look_up(self, row: Row) -> None:
         row.admitted_at = self._clock()
@@ -162,7 +161,6 @@ class EngineLoop:
     def _insert(self, row: Row) -> None:
         hit = row.hit
         assert hit is not None
-        num_hit = hit.num_tokens
         caches = self._keeper.restore(row)
         row.sampling = self._make_sampling(row)
         if row.prefill_at is None:  # not a row that runs again
@@ -170,18 +168,9 @@ class EngineLoop:
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
             self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk))
             self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
-        self._batch.insert(
-            RowInput(
-                row_id=row.id,
-                prefix=row.tokens[:num_hit],
-                segments=_segments(row.tokens, num_hit, self._prefill_chunk),
-                caches=caches,
-                max_tokens=row.request.max_tokens - len(row.emitted),
-                sampling=row.sampling,
-                stop=row.request.stop,
-                emitted=tuple(row.emitted),
-            )
-        )
+        tokens, num_hit = row.tokens, hit.num_tokens
+        segments = _segments(tokens, num_hit, self._prefill_chunk)
+        self._batch.insert(_row_input(row, row.sampling, tokens[:num_hit], segments, caches))
 
     def _step(self) -> None:
         started = self._clock()
@@ -266,6 +255,25 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
     if not (min(request.tokens) >= 0 and max(request.tokens) < num_vocab):
         return f"a token id lies outside the vocabulary of {num_vocab}"
     return problem(request.sampling)
+
+
+def _row_input(
+    row: Row,
+    sampling: Sampling,
+    prefix: Sequence[int],
+    segments: Sequence[Sequence[int]],
+    caches: list[Any] | None,
+) -> RowInput:
+    return RowInput(
+        row_id=row.id,
+        prefix=prefix,
+        segments=segments,
+        caches=caches,
+        max_tokens=row.request.max_tokens - len(row.emitted),
+        sampling=sampling,
+        stop=row.request.stop,
+        emitted=tuple(row.emitted),
+    )
 
 
 def _segments(tokens: Sequence[int], num_hit: int, prefill_chunk: int) -> list[Sequence[int]]:

@@ -19,8 +19,8 @@ from omlx.errors import ModelError
 
 # What the stubs of these libraries leave untyped.
 _mx: Any = mx
-_load_model: Any = mlx_lm.utils.load_model
-_tree_flatten: Any = mlx.utils.tree_flatten
+_loading: Any = mlx_lm.utils
+_trees: Any = mlx.utils
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ def mlx_lm_version() -> str:
 def load(path: Path) -> LoadedModel:
     """Load the model in `path` and evaluate its weights; ModelError."""
     try:
-        model, config = _load_model(path)
+        model, config = _loading.load_model(path)
     except (ValueError, KeyError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         raise ModelError(
             f"can't load the model in {path}: {error}",
             hint="check config.json and the safetensors files; mlx-lm must know the architecture",
         ) from error
     logits = _one_token(model, make_prompt_cache(model))
-    weight_bytes = sum(a.nbytes for _, a in _tree_flatten(model.parameters()))
+    weight_bytes = sum(a.nbytes for _, a in _trees.tree_flatten(model.parameters()))
     return LoadedModel(model, config, int(logits.shape[-1]), weight_bytes)
 
 

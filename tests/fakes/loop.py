@@ -26,7 +26,7 @@ from omlx.engine.request import (
 from omlx.engine.row import Row
 from omlx.engine.sampling import Fault, Sampling
 from omlx.engine.scheduler import Limits, Scheduler, Stage
-from tests.fakes.batch import FakeBatch
+from tests.fakes.batch import FakeBatch, solo
 from tests.fakes.cache import Rig
 
 NUM_VOCAB = 50
@@ -180,3 +180,14 @@ class LoopRig:
                 return
             self.turn()
         raise AssertionError(f"never {stage}")
+
+
+def assert_as_solo(outcome: Outcome) -> None:
+    """The request ended as if it had been alone and undisturbed."""
+    request = outcome.request
+    new, reason = solo(request.tokens, request.max_tokens, NUM_VOCAB, request.stop)
+    assert outcome.reason is FinishReason(reason)
+    assert outcome.tokens == (new[:-1] if reason == "stop" else new)
+    assert isinstance(outcome.last, Finished)
+    assert outcome.last.stats.generated_tokens == len(new)
+    assert outcome.last.stats.prompt_tokens == len(request.tokens)
