@@ -168,9 +168,8 @@ class EngineLoop:
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
             self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk))
             self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
-        tokens, num_hit = row.tokens, hit.num_tokens
-        segments = _segments(tokens, num_hit, self._prefill_chunk)
-        self._batch.insert(_row_input(row, row.sampling, tokens[:num_hit], segments, caches))
+        size = self._prefill_chunk
+        self._batch.insert(_as_input(row, row.sampling, hit.num_tokens, caches, size))
 
     def _step(self) -> None:
         started = self._clock()
@@ -257,17 +256,14 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
     return problem(request.sampling)
 
 
-def _row_input(
-    row: Row,
-    sampling: Sampling,
-    prefix: Sequence[int],
-    segments: Sequence[Sequence[int]],
-    caches: list[Any] | None,
+def _as_input(
+    row: Row, sampling: Sampling, num_hit: int, caches: list[Any] | None, prefill_chunk: int
 ) -> RowInput:
+    tokens = row.tokens
     return RowInput(
         row_id=row.id,
-        prefix=prefix,
-        segments=segments,
+        prefix=tokens[:num_hit],
+        segments=_segments(tokens, num_hit, prefill_chunk),
         caches=caches,
         max_tokens=row.request.max_tokens - len(row.emitted),
         sampling=sampling,

@@ -122,7 +122,7 @@ def test_a_killed_engine_fails_what_it_was_doing(client: Client) -> None:
     assert client.engine.state() is EngineState.FAILED
     assert "-9" in (client.engine.error() or "")
     client.engine.submit(EngineRequest("late", PROMPT, 1))
-    assert client.until_end("late")[-1].code is FailureCode.ENGINE  # type: ignore[union-attr]
+    assert client.until_end("late")[-1].code is FailureCode.ENGINE
     assert client.engine.stop(1.0) == -9
 
 

@@ -53,7 +53,7 @@ class Bench:
             raise self.load_error
         rig = LoopRig(emit=emit, publish=publish)
         self.prepare(rig)
-        return Assembly(rig.inbox, rig.loop, rig.batch, None, None)  # type: ignore[arg-type]
+        return Assembly(rig.inbox, rig.loop, rig.batch, None, None)
 
     def start(self) -> None:
         self.engine.start(self.events.put)
@@ -154,7 +154,7 @@ def test_an_engine_thread_that_dies_fails_what_runs() -> None:
             raise RuntimeError("no device")
 
         rig.batch.failures.add(5)
-        rig.batch.reset = no_reset  # type: ignore[method-assign]
+        rig.batch.reset = no_reset
 
     bench = Bench(prepare)
     bench.gate.clear()

@@ -104,15 +104,15 @@ def test_snapshots(pair: Pair) -> None:
     values = [getattr(SNAPSHOT, f.name) for f in fields(SNAPSHOT)]
     assert all(value != f.default for value, f in zip(values, fields(SNAPSHOT), strict=True))
     frame = cross(pair, {"kind": "snapshot", "snapshot": SNAPSHOT})
-    assert snapshot_from(frame["snapshot"]) == SNAPSHOT  # type: ignore[arg-type]
+    assert snapshot_from(frame["snapshot"]) == SNAPSHOT
     empty = cross(pair, {"snapshot": EngineSnapshot()})
-    assert snapshot_from(empty["snapshot"]) == EngineSnapshot()  # type: ignore[arg-type]
+    assert snapshot_from(empty["snapshot"]) == EngineSnapshot()
 
 
 def test_configs(pair: Pair) -> None:
     config = EngineConfig("m", "/models/m", memory_bytes=0, disk_bytes=None, cache_dir="/ü")
     frame = cross(pair, {"kind": "start", "config": asdict(config)})
-    assert EngineConfig(**frame["config"]) == config  # type: ignore[arg-type]
+    assert EngineConfig(**frame["config"]) == config
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)

@@ -94,7 +94,7 @@ def test_a_bad_request_fails_alone_and_at_once(change: dict[str, object], messag
     rig = LoopRig()
     good = rig.submit(LONG)
     fields = {"id": "bad", "tokens": (1, 2), "max_tokens": 1, **change}
-    request = EngineRequest(**fields)  # type: ignore[arg-type]
+    request = EngineRequest(**fields)
     bad = rig.outcomes["bad"] = Outcome(request)
     rig.loop.submit(request)
     rig.turn()

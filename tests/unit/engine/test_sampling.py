@@ -21,12 +21,12 @@ NUM_VOCAB = len(PROBABILITIES)
 
 
 def sampling(*, seed: int = 1, position: int = 0, **params: float) -> Sampling:
-    asked = SamplingParams(**{"temperature": 1.0, **params})  # type: ignore[arg-type]
+    asked = SamplingParams(**{"temperature": 1.0, **params})
     return make_sampling(asked, seed=seed, position=position, num_vocab=NUM_VOCAB)
 
 
 def draws(count: int, logprobs: mx.array = LOGPROBS, **params: float) -> list[int]:
-    chosen = sampling(**params)  # type: ignore[arg-type]
+    chosen = sampling(**params)
     result = [int(chosen.sampler(logprobs).item()) for _ in range(count)]
     assert chosen.fault.message is None
     return result
@@ -34,7 +34,7 @@ def draws(count: int, logprobs: mx.array = LOGPROBS, **params: float) -> list[in
 
 def many(count: int, **params: float) -> list[int]:
     """So many independent draws, all in one call."""
-    chosen = sampling(**params)  # type: ignore[arg-type]
+    chosen = sampling(**params)
     result = chosen.sampler(mx.repeat(LOGPROBS, count, axis=0)).tolist()
     assert chosen.fault.message is None
     return result
@@ -81,7 +81,7 @@ def test_filters_leave_what_they_should(params: dict[str, float], allowed: set[i
 def test_very_low_temperatures_take_the_best(temperature: float, params: dict[str, float]) -> None:
     """Nothing may underflow, also where no token is probable."""
     flat = mx.log(mx.array([[0.2, 0.3] + [0.5 / 510] * 510]))
-    asked = SamplingParams(temperature=temperature, **params)  # type: ignore[arg-type]
+    asked = SamplingParams(temperature=temperature, **params)
     chosen = make_sampling(asked, seed=3, position=0, num_vocab=512)
     assert [int(chosen.sampler(flat).item()) for _ in range(2)] == [1, 1]
 
@@ -135,7 +135,7 @@ def test_penalties_reach_the_tokens_seen_so_far(
     params: dict[str, float], expected: list[float]
 ) -> None:
     logits = mx.array([[2.0, 2.0, -2.0, 2.0]])
-    for processor in sampling(**params).processors:  # type: ignore[arg-type]
+    for processor in sampling(**params).processors:
         logits = processor(mx.array([1, 2, 1]), logits)
     assert logits.tolist() == [expected]
 
