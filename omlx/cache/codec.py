@@ -10,7 +10,7 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-from mlx_lm.models.cache import BatchKVCache, KVCache
+from mlx_lm.models.cache import KVCache
 
 from omlx.storage.record import SectionSpec
 
@@ -40,7 +40,8 @@ class Leaf:
 class Payload:
     """The state of one block: one array [leaves, heads, count, width] per group of equal leaves.
 
-    The arrays are evaluated and own their storage, so a payload holds exactly its bytes.
+    The arrays are being computed or are there, and own their storage: a payload holds exactly its
+    bytes.
     """
 
     count: int
@@ -50,24 +51,6 @@ class Payload:
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(a.nbytes for a in self.arrays)
-
-
-class _RestoredKVCache(KVCache):
-    """A KVCache whose batch form keeps the over-allocation of a live cache.
-
-    An attention kernel may be chosen by the shape of the buffer, so a restored row must not
-    differ from one that was prefilled.
-    """
-
-    @classmethod
-    def merge(cls, caches: Sequence[KVCache]) -> Any:
-        batch = cast(Any, BatchKVCache).merge(caches)
-        room = -batch.size() % batch.step
-        if room:
-            pad = [(0, 0), (0, 0), (0, room), (0, 0)]
-            batch.keys = mx.pad(batch.keys, pad)
-            batch.values = mx.pad(batch.values, pad)
-        return batch
 
 
 class Codec:
@@ -135,23 +118,30 @@ class Codec:
                 arrays.append(mx.contiguous(stretch[:, :, start : start + count, :]))
                 start += count
         payloads = [Payload(count, tuple(a)) for count, a in zip(counts, blocks, strict=True)]
-        _mx.eval([p.arrays for p in payloads])
+        _mx.async_eval([p.arrays for p in payloads])
         return payloads
 
     def restore(self, parts: Sequence[tuple[Payload, int]]) -> list[KVCache]:
-        """Layer caches that hold the first `take` tokens of each (payload, take), in order."""
+        """Layer caches that hold the first `take` tokens of each (payload, take), in order.
+
+        Their buffers are over-allocated as those of a live cache, since an attention kernel may be
+        chosen by the shape of the buffer.
+        """
         total = sum(take for _, take in parts)
-        leaf_arrays: dict[int, mx.array] = {}
-        for g, (_, members) in enumerate(self._groups):
+        room = -total % KVCache.step
+        arrays: dict[int, mx.array] = {}
+        for g, ((heads, width, dtype), members) in enumerate(self._groups):
+            spare = mx.zeros((1, heads, room, width), dtype=self._mx_dtypes[dtype])
             for position, leaf in enumerate(members):
                 pieces = [p.arrays[g][position : position + 1, :, :take, :] for p, take in parts]
-                leaf_arrays[leaf] = mx.concatenate(pieces, axis=2)
+                arrays[leaf] = mx.concatenate([*pieces, spare], axis=2)
         caches: list[KVCache] = []
         for layer in range(len(self.leaves) // 2):
-            cache = _RestoredKVCache()
-            cache.keys, cache.values = leaf_arrays[2 * layer], leaf_arrays[2 * layer + 1]
+            cache = KVCache()
+            cache.keys, cache.values = arrays[2 * layer], arrays[2 * layer + 1]
             cache.offset = total
-            _mx.eval(cache.keys, cache.values)
+            # Layer by layer, so that pieces are freed while later layers are put together.
+            _mx.async_eval(cache.keys, cache.values)
             caches.append(cache)
         return caches
 

@@ -2,8 +2,9 @@
 
 Knows nothing about the prefix cache, the scheduler or text. Engine thread only.
 
-Private fields used, each held by tests/unit/engine/test_batch_contract.py: `_prompt_batch` and
-`_generation_batch` (`uids`, `tokens`, `prompt_cache`), `BatchKVCache.left_padding`.
+Rows prefill one after the other on caches of their own and then decode together. Private fields
+used, each held by tests/unit/engine/test_batch_contract.py: `_generation_batch` (`uids`, `tokens`,
+`prompt_cache`), `BatchKVCache.left_padding`.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, StopSequences
 
+from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import Sampling
 
 LayerSlice = tuple[mx.array, mx.array]
@@ -20,7 +22,10 @@ LayerSlice = tuple[mx.array, mx.array]
 
 @dataclass(frozen=True, slots=True)
 class RowInput:
-    """One row to run: `segments` are what is left to prefill, `prefix` is what `caches` hold.
+    """One row to run: `prefix` is what `caches` hold, `segments` are what is left to prefill.
+
+    The last segment is the last token, which starts the decoding; the others say where pieces of
+    at most one prefill chunk have to end.
 
     `emitted` is what a row that runs again has generated before, for stop sequences that span it.
     """
@@ -83,16 +88,27 @@ class _Stop:
         return matcher
 
 
+@dataclass(slots=True)
+class _Row:
+    """A row of the batch: it has a `prefill` first, then a `uid` of the generator."""
+
+    input: RowInput
+    total: int
+    prefill: Prefill | None
+    uid: int | None = None
+
+
 class Batch:
-    """Rows that prefill and decode together, one step at a time."""
+    """Rows that prefill and decode, one step at a time."""
 
     def __init__(self, model: Any, *, max_rows: int, prefill_chunk: int) -> None:
         self._model = model
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
-        self._uids: dict[str, int] = {}
-        self._rows: dict[int, str] = {}
-        self._done: dict[str, int] = {}
+        self._rows: dict[str, _Row] = {}
+        self._by_uid: dict[int, str] = {}
+        # The default stream, so that storing and restoring need no synchronization with it.
+        self._stream = mx.default_stream(mx.default_device())
         self._generator = self._new_generator()
 
     def _new_generator(self) -> Any:
@@ -101,112 +117,136 @@ class Batch:
             completion_batch_size=self._max_rows,
             prefill_batch_size=self._max_rows,
             prefill_step_size=self._prefill_chunk,
+            stream=self._stream,
         )
 
     def __len__(self) -> int:
-        return len(self._uids)
+        return len(self._rows)
 
     def insert(self, row: RowInput) -> None:
-        """Add a row; its last token is always a segment of its own."""
-        (uid,) = self._generator.insert_segments(
-            [[list(segment) for segment in row.segments]],
-            max_tokens=[row.max_tokens],
-            caches=[row.caches],
-            all_tokens=[list(row.prefix)],
-            samplers=[row.sampling.sampler],
-            logits_processors=[list(row.sampling.processors)],
-            stop_sequences=[_Stop(row.stop, row.emitted)],
-        )
-        self._uids[row.row_id] = uid
-        self._rows[uid] = row.row_id
+        """Add a row; it prefills after those that came before."""
+        size = self._prefill_chunk
+        pieces = [s[i : i + size] for s in row.segments[:-1] for i in range(0, len(s), size)]
+        prefill = Prefill(self._model, row.prefix, pieces, row.caches)
+        total = sum(len(s) for s in row.segments)
+        self._rows[row.row_id] = _Row(row, total, prefill)
 
     def remove(self, row_id: str) -> None:
         """Take a row out at once; unknown rows pass."""
-        uid = self._uids.get(row_id)
-        if uid is not None:
-            self._generator.remove([uid])
-            self._forget(uid)
+        row = self._rows.get(row_id)
+        if row is not None:
+            if row.uid is not None:
+                self._generator.remove([row.uid])
+            self._forget(row_id)
 
-    def _forget(self, uid: int) -> None:
-        row_id = self._rows.pop(uid)
-        del self._uids[row_id]
-        self._done.pop(row_id, None)
+    def _forget(self, row_id: str) -> None:
+        row = self._rows.pop(row_id)
+        if row.uid is not None:
+            del self._by_uid[row.uid]
 
     def step(self) -> tuple[list[RowProgress], list[RowToken]]:
-        """Decode one token for every decoding row, then prefill one chunk.
+        """Prefill one chunk, then decode one token for every decoding row.
 
         Finished rows are gone afterwards. An exception leaves the batch unusable: call `reset`.
         """
-        prompts, generated = self._generator.next()
+        progress = self._prefill()
+        if not self._by_uid:
+            return progress, []
+        started, generated = self._generator.next()
         tokens: list[RowToken] = []
         for r in generated:
+            row_id = self._by_uid[r.uid]
             done = r.finish_reason is not None
             num_cached = len(r.all_tokens) if done else len(self._tokens(r.uid))
-            tokens.append(
-                RowToken(self._rows[r.uid], r.token, r.finish_reason, r.prompt_cache, num_cached)
-            )
+            tokens.append(RowToken(row_id, r.token, r.finish_reason, r.prompt_cache, num_cached))
             if done:
-                self._forget(r.uid)
-        return [self._progress(p.uid, *p.progress) for p in prompts], tokens
+                self._forget(row_id)
+        for p in started:
+            row_id = self._by_uid[p.uid]
+            total = self._rows[row_id].total
+            progress.append(RowProgress(row_id, total, total, len(self._tokens(p.uid)), 1))
+        return progress, tokens
 
-    def _progress(self, uid: int, done: int, total: int) -> RowProgress:
-        row_id = self._rows[uid]
-        step_tokens = done - self._done.get(row_id, 0)
-        self._done[row_id] = done
-        return RowProgress(row_id, done, total, len(self._tokens(uid)), step_tokens)
+    def _prefill(self) -> list[RowProgress]:
+        """Take up what was launched in the last step, launch up to one chunk more."""
+        progress: list[RowProgress] = []
+        room = self._prefill_chunk
+        for row_id, row in list(self._rows.items()):
+            prefill = row.prefill
+            if prefill is None:
+                continue
+            finished = prefill.wait()
+            if finished:
+                done = len(prefill.done)
+                covers = prefill.num_cached
+                progress.append(RowProgress(row_id, done, row.total, covers, finished))
+            if prefill.is_finished:
+                # Rows whose last piece was taken up in this step are still to be sliced.
+                if not finished:
+                    self._start_decoding(row_id, row, prefill)
+            elif prefill.next_size <= room or room == self._prefill_chunk:
+                room -= prefill.next_size
+                prefill.launch()
+        return progress
+
+    def _start_decoding(self, row_id: str, row: _Row, prefill: Prefill) -> None:
+        (row.uid,) = self._generator.insert_segments(
+            [[list(row.input.segments[-1])]],
+            max_tokens=[row.input.max_tokens],
+            caches=[prefill.caches],
+            all_tokens=[prefill.prefix + prefill.done],
+            samplers=[row.input.sampling.sampler],
+            logits_processors=[list(row.input.sampling.processors)],
+            stop_sequences=[_Stop(row.input.stop, row.input.emitted)],
+        )
+        row.prefill = None
+        self._by_uid[row.uid] = row_id
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""
-        uid = self._uids[row_id]
-        return 0 if self._find(uid) is None else len(self._tokens(uid))
+        row = self._rows[row_id]
+        if row.prefill is not None:
+            return row.prefill.num_cached
+        assert row.uid is not None
+        return len(self._tokens(row.uid)) if row.uid in self._decoding.uids else 0
 
-    def _find(self, uid: int) -> tuple[Any, int] | None:
-        for batch in (self._generator._prompt_batch, self._generator._generation_batch):
-            if uid in batch.uids:
-                return batch, batch.uids.index(uid)
-        return None
-
-    def _place(self, uid: int) -> tuple[Any, int]:
-        place = self._find(uid)
-        assert place is not None, "the row has not been reached by a step"
-        return place
+    @property
+    def _decoding(self) -> Any:
+        return self._generator._generation_batch
 
     def _tokens(self, uid: int) -> list[int]:
-        batch, index = self._place(uid)
-        return batch.tokens[index]
+        batch = self._decoding
+        return batch.tokens[batch.uids.index(uid)]
 
     def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]:
         """Keys and values [1, H, end - start, D] of a running row's tokens, for every layer.
 
         The arrays are lazy views: evaluate copies of them before the next step.
         """
-        batch, index = self._place(self._uids[row_id])
+        row = self._rows[row_id]
+        if row.prefill is not None:
+            return self.slice_final(row.prefill.caches, start, end)
+        batch = self._decoding
+        index = batch.uids.index(row.uid)
         first = batch.prompt_cache[0].left_padding.tolist()[index]
-        with mx.stream(self._generator.stream):
-            return [
-                (
-                    cache.keys[index : index + 1, :, first + start : first + end],
-                    cache.values[index : index + 1, :, first + start : first + end],
-                )
-                for cache in batch.prompt_cache
-            ]
+        return [
+            (
+                cache.keys[index : index + 1, :, first + start : first + end],
+                cache.values[index : index + 1, :, first + start : first + end],
+            )
+            for cache in batch.prompt_cache
+        ]
 
     @staticmethod
     def slice_final(final: list[Any], start: int, end: int) -> list[LayerSlice]:
-        """The same from the layer caches of a finished row."""
+        """The same from the layer caches of a single row, such as a finished one."""
         return [(c.keys[:, :, start:end], c.values[:, :, start:end]) for c in final]
-
-    @property
-    def stream(self) -> Any:
-        """The stream on which rows are computed."""
-        return self._generator.stream
 
     def reset(self) -> None:
         """Drop every row and start anew, after a step has raised."""
         self._generator.close()
-        self._uids.clear()
         self._rows.clear()
-        self._done.clear()
+        self._by_uid.clear()
         self._generator = self._new_generator()
 
     def close(self) -> None:

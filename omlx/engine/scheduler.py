@@ -66,17 +66,16 @@ class Scheduler:
     def start_prefills(self) -> list[str]:
         """Ready requests to insert into the batch now; they become PREFILLING.
 
-        One long prompt at a time, so that rows don't pad each other; short prompts together as
-        long as their padded sum fits one chunk.
+        In order of arrival: the first one, and as many more as share one chunk with it.
         """
         if Stage.PREFILLING in self._stages.values():
             return []
         chosen: list[str] = []
-        longest = 0
+        room = self._limits.prefill_chunk
         for request_id, num_uncached in self._ready.items():
-            longest = max(longest, num_uncached)
-            if chosen and longest * (len(chosen) + 1) > self._limits.prefill_chunk:
+            if chosen and num_uncached > room:
                 break
+            room -= num_uncached
             chosen.append(request_id)
         for request_id in chosen:
             del self._ready[request_id]

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from tests.fakes import tiny
 from tests.fakes.shapes import QWEN3_8B, random_8b
-tiny.save(random_8b().model, Path(sys.argv[1]), QWEN3_8B)
+tiny.save(random_8b(num_vocab=49152).model, Path(sys.argv[1]), {**QWEN3_8B, "vocab_size": 49152})
 import mlx.core as mx
 mx.clear_streams()
 """
@@ -46,7 +46,7 @@ def gpu_tests() -> dict[str, object]:
 
 
 def overhead() -> dict[str, object]:
-    done = sh("scripts/bench/overhead.py", "--prompt", "16384", "--decode", "128", "--pairs", "10")
+    done = sh("scripts/bench/overhead.py", "--prompt", "16384", "--decode", "192", "--pairs", "10")
     print(done.stderr[-3000:], file=sys.stderr)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -110,6 +110,7 @@ def served(tokenizer: Path, num_words: int) -> dict[str, object]:
         "cold_ttft_s": round(cold_s, 3),
         "again_ttft_s": round(again_s, 3),
         "again_cached": again_cached,
+        "text": cold,
         "again_text_equal": again == cold,
         "restart_ttft_s": round(restart_s, 3),
         "restart_cached": restart_cached,

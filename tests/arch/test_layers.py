@@ -32,10 +32,10 @@ OWNERS = {
     "xxhash": ("omlx.storage",),
     "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.cli"),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.cache.codec",
-            "omlx.engine.batch", "omlx.engine.sampling", "omlx.engine.memory",
-            "omlx.engine.engine"),
+            "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
+            "omlx.engine.memory", "omlx.engine.engine"),
     "mlx_lm": ("omlx.models.load", "omlx.cache.codec", "omlx.engine.batch",
-               "omlx.engine.sampling"),
+               "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip
 STDLIB_ONLY_PACKAGES = ("settings", "client", "errors", "units", "stats", "log")
 

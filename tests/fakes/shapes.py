@@ -24,10 +24,11 @@ QWEN3_8B: dict[str, Any] = {
 }
 
 
-def random_8b(dtype: mx.Dtype = mx.bfloat16) -> LoadedModel:
+def random_8b(dtype: mx.Dtype = mx.bfloat16, *, num_vocab: int = 151936) -> LoadedModel:
     """A model of Qwen3-8B's shape with random weights that keep activations bounded."""
     mx.random.seed(0)
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(QWEN3_8B))
+    config = {**QWEN3_8B, "vocab_size": num_vocab}
+    model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
 
     def scaled(p: mx.array) -> mx.array:
         if p.ndim < 2:
@@ -39,4 +40,4 @@ def random_8b(dtype: mx.Dtype = mx.bfloat16) -> LoadedModel:
     model.update(tree_map(scaled, model.parameters()))
     mx.eval(model.parameters())
     size = sum(a.nbytes for _, a in tree_flatten(model.parameters()))
-    return LoadedModel(model, QWEN3_8B, QWEN3_8B["vocab_size"], size)
+    return LoadedModel(model, config, num_vocab, size)

@@ -39,6 +39,7 @@ def holds(caches: Sequence[Any], tokens: Sequence[int]) -> bool:
     if [c.offset for c in caches] != [len(tokens)]:
         return False
     ((keys, values),) = layers(tokens, 0, len(tokens))
-    return np.array_equal(np.array(caches[0].keys), np.array(keys)) and np.array_equal(
-        np.array(caches[0].values), np.array(values)
+    held_keys, held_values = caches[0].keys_and_values()
+    return np.array_equal(np.array(held_keys), np.array(keys)) and np.array_equal(
+        np.array(held_values), np.array(values)
     )

@@ -16,6 +16,7 @@ def test_recorded_run(figure: Figure) -> None:
     assert result["gpu_tests"]["failed"] == 0 and result["gpu_tests"]["passed"] >= 8
     served = result["served"]
     assert served["again_cached"] == served["restart_cached"] == served["prompt_tokens"] - 1
+    assert served["text"].strip()
     assert served["again_text_equal"] and served["restart_text_equal"]
     prefill = result["overhead"]["prefill_cache_on_vs_off"]
     assert prefill["high95"] >= 0.97, prefill

@@ -58,12 +58,12 @@ def test_a_queue_of_nothing_still_serves() -> None:
         ([51, 50], 1),
         ([50, 51], 1),
         ([30, 30, 30, 30], 3),
-        ([1, 1, 30, 30], 3),
+        ([1, 1, 30, 30], 4),
         ([25, 25, 25, 25, 25], 4),
         ([100, 1], 1),
     ],
 )
-def test_prompts_start_together_while_their_padded_sum_fits_a_chunk(
+def test_prompts_start_together_while_their_sum_fits_a_chunk(
     lengths: list[int], chosen: int
 ) -> None:
     scheduler = ready(*lengths)
