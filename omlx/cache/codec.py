@@ -67,7 +67,7 @@ class Codec:
             groups.setdefault((leaf.heads, leaf.width, leaf.dtype), []).append(i)
         self._groups = list(groups.items())
         self._mx_dtypes = {name: dtype for dtype, name in _DTYPES.items()}
-        self._zero_copy = self._views_are_zero_copy()
+        self.is_zero_copy = self._views_are_zero_copy()
 
     @classmethod
     def from_caches(cls, caches: Sequence[Any]) -> "Codec":
@@ -151,7 +151,7 @@ class Codec:
 
     def allocate(self, count: int) -> "Landing":
         """Writable buffers for one block that will be read from disk."""
-        return Landing(self, count, zero_copy=self._zero_copy)
+        return Landing(self, count, zero_copy=self.is_zero_copy)
 
     def mx_dtype(self, name: str) -> mx.Dtype:
         """The mlx dtype of a safetensors dtype name."""

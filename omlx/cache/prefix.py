@@ -118,9 +118,9 @@ class PrefixCache:
         tails = self._memory.children(self._tiers.parent(names, len(names)))
         self._writeback.hurry([*names, *(tail.key.name for tail in tails)])
 
-    def tick(self) -> float | None:
+    def tick(self, *, is_busy: bool = False) -> float | None:
         """Write what has been idle long enough; seconds until there is more, None for never."""
-        return self._writeback.tick(self._clock())
+        return self._writeback.tick(self._clock(), is_busy=is_busy)
 
     def flush(self, timeout_s: float) -> bool:
         """Write all that is not on disk yet; False when the limit came first."""

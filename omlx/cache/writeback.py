@@ -5,6 +5,10 @@ Knows nothing about look-ups. Owned by the engine thread.
 A block is written when it has been kept for `delay_s`, when it leaves memory, when its request
 was aborted, when too many bytes are dirty to be written within half the drain limit, and at the
 end. A tail that is replaced before that is never written.
+
+Where the CPU does not share the device's memory, reading a block stops the device: there blocks are
+written while no row runs, and what leaves memory meanwhile is lost. Such a device computes again
+about as fast as a disk delivers.
 """
 
 import time
@@ -31,8 +35,9 @@ class WriteBack:
         self._drain_s = drain_s
         self._dirty: OrderedDict[BlockHash, Entry[Payload]] = OrderedDict()
         self._replaced: dict[BlockHash, list[BlockKey]] = {}
+        self._is_busy = False
         self.dirty_bytes = 0
-        self.num_lost = 0  # blocks that left memory while the queue was full
+        self.num_lost = 0  # blocks that left memory and could not be written
 
     def added(self, entry: Entry[Payload], now: float) -> None:
         """A block was computed and kept."""
@@ -43,9 +48,9 @@ class WriteBack:
         self.dirty_bytes += entry.payload.nbytes
 
     def leaving(self, entries: Sequence[Entry[Payload]]) -> None:
-        """Blocks fell out of memory: what is dirty is written now, or lost if the queue is full."""
+        """Blocks fell out of memory: what is dirty is written now, or lost if that can't be."""
         for entry in entries:
-            if entry.dirty_since is not None and not self._write(entry):
+            if entry.dirty_since is not None and (self._must_wait() or not self._write(entry)):
                 self._clean(entry)
                 self._replaced.pop(entry.key.name, None)
                 self.num_lost += 1
@@ -65,11 +70,20 @@ class WriteBack:
         """Write these blocks at once, in this order."""
         for name in names:
             entry = self._dirty.get(name)
-            if entry is not None:
+            if entry is not None and not self._must_wait():
                 self._write(entry)
 
-    def tick(self, now: float) -> float | None:
-        """Write what is due; seconds until the next block is, None when none is dirty."""
+    def _must_wait(self) -> bool:
+        return self._is_busy and not self._codec.is_zero_copy
+
+    def tick(self, now: float, *, is_busy: bool = False) -> float | None:
+        """Write what is due; seconds until the next block is, None when none is dirty.
+
+        `is_busy` says whether the device computes for a row.
+        """
+        self._is_busy = is_busy
+        if self._must_wait():
+            return self._delay_s or 1.0
         while self._dirty:
             entry = next(iter(self._dirty.values()))
             assert entry.dirty_since is not None
@@ -78,6 +92,8 @@ class WriteBack:
                 return wait_s
             if not self._write(entry):
                 return self._delay_s or 1.0
+            if not self._codec.is_zero_copy:
+                return 0.0  # one at a time: a request that arrives must not wait for all
         return None
 
     def flush(self, timeout_s: float) -> bool:

@@ -190,7 +190,7 @@ class Batch:
         return progress
 
     def _start_decoding(self, row_id: str, row: _Row, prefill: Prefill) -> None:
-        (row.uid,) = self._generator.insert_segments(
+        uids: list[int] = self._generator.insert_segments(
             [[list(row.input.segments[-1])]],
             max_tokens=[row.input.max_tokens],
             caches=[prefill.caches],
@@ -200,7 +200,8 @@ class Batch:
             stop_sequences=[_Stop(row.input.stop, row.input.emitted)],
         )
         row.prefill = None
-        self._by_uid[row.uid] = row_id
+        row.uid = uids[0]
+        self._by_uid[uids[0]] = row_id
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""

@@ -58,7 +58,8 @@ class Keeper:
             return
         if not is_end and num_cached // prefix.block_size == len(chain.names):
             return
-        chain.tokens = token_array(row.all_tokens())
+        if num_cached > len(chain.tokens):  # a prompt's array is there from its look-up
+            chain.tokens = token_array(row.all_tokens())
 
         def cut(start: int, end: int) -> list[LayerSlice]:
             if final is not None:
@@ -79,7 +80,7 @@ class Keeper:
             self.keep(row, num_cached, is_end=True)
             self._prefix.hurry(row.chain)
 
-    def tick(self) -> None:
-        """Upkeep between two steps."""
-        if self._prefix is not None:
-            self._prefix.tick()
+    def tick(self, *, is_busy: bool) -> float | None:
+        """Upkeep between two steps, `is_busy` while the batch has rows; seconds until there is more
+        to do, None for never."""
+        return None if self._prefix is None else self._prefix.tick(is_busy=is_busy)

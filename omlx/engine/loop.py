@@ -5,6 +5,7 @@ All of it runs on the engine thread; other threads reach it through the inbox.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -72,7 +73,8 @@ class EngineLoop:
         self._inbox = inbox
         self._rows: dict[str, Row] = {}
         self._events: list[Event] = []
-        self._is_stopping = False
+        self._stopping = threading.Event()
+        self._wait_s = _IDLE_S
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
@@ -85,12 +87,12 @@ class EngineLoop:
 
     def stop(self) -> None:
         """Leave `run` after the current step."""
-        self._inbox.post(self._stop)
+        self._inbox.post(self._stopping.set)
 
     def run(self) -> None:
         """Work until `stop`; requests that are still there then are aborted."""
-        while not self._is_stopping:
-            self.turn(0.0 if self._has_work() else _IDLE_S)
+        while not self._stopping.is_set():
+            self.turn(0.0 if self._has_work() else self._wait_s)
         for request_id in list(self._rows):
             self.abort(request_id)
         while self._rows:
@@ -114,7 +116,8 @@ class EngineLoop:
             self._insert(self._rows[request_id])
         if len(self._batch):
             self._step()
-        self._keeper.tick()
+        upkeep_s = self._keeper.tick(is_busy=len(self._batch) > 0)
+        self._wait_s = _IDLE_S if upkeep_s is None else min(upkeep_s, _IDLE_S)
         self._gauge.sample(self._scheduler)
         self._flush_events()
 
@@ -126,13 +129,10 @@ class EngineLoop:
             events, self._events = self._events, []
             self._emit(events)
 
-    def _stop(self) -> None:
-        self._is_stopping = True
-
     def _submit(self, request: EngineRequest, arrived: float) -> None:
         assert request.id not in self._rows, "request ids are unique"
         wrong = _problem(request, self._num_vocab)
-        if self._is_stopping:
+        if self._stopping.is_set():
             refused = FailureCode.ENGINE, "the engine is ending"
         elif wrong:
             refused = FailureCode.BAD_REQUEST, wrong

@@ -78,7 +78,7 @@ def test_layers_of_different_dtypes_keep_them() -> None:
 def test_bytes_out_and_in_again(dtype: mx.Dtype, *, zero_copy: bool) -> None:
     layers = random_layers(6, [(8, 4), (8, 4)], dtype)
     codec = Codec.from_caches(live_caches(layers))
-    codec._zero_copy = zero_copy
+    codec.is_zero_copy = zero_copy
     (payload,) = codec.pack(layers, [6])
     landing = codec.allocate(6)
     sections = landing.sections()

@@ -225,3 +225,17 @@ def test_a_disk_that_fails_loses_writes_and_nothing_else(mode: str) -> None:
     assert rig.look_up([*A, 0]).from_memory == len(A)
     rig.start()
     assert rig.look_up([*A, 0]).from_memory == 0
+
+
+def test_a_device_with_memory_of_its_own_is_read_only_while_it_rests() -> None:
+    """Reading a block stops such a device: nothing is written beside running rows."""
+    rig = Rig(delay_s=2.0)
+    rig.codec.is_zero_copy = False
+    rig.compute(A)
+    rig.clock.now += 3.0
+    rig.prefix.tick(is_busy=True)
+    rig.settle()
+    assert rig.on_disk() == []
+    assert rig.prefix.tick(is_busy=False) is None
+    rig.settle()
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
