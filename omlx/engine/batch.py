@@ -14,9 +14,11 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, StopSequences
 
+from omlx.engine.memory import ceiling_bytes
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import Sampling
 
+_KEPT_SHARE = 16  # freed buffers may take one part in so many of the memory
 LayerSlice = tuple[mx.array, mx.array]
 
 
@@ -109,6 +111,7 @@ class Batch:
         self._by_uid: dict[int, str] = {}
         # The default stream, so that storing and restoring need no synchronization with it.
         self._stream = mx.default_stream(mx.default_device())
+        self._kept_bytes = ceiling_bytes() // _KEPT_SHARE
         self._generator = self._new_generator()
 
     def _new_generator(self) -> Any:
@@ -168,33 +171,38 @@ class Batch:
         return progress, tokens
 
     def _prefill(self) -> list[RowProgress]:
-        """Take up what was launched in the last step, launch up to one chunk more."""
+        """Launch up to one chunk, then take up what was launched before."""
         progress: list[RowProgress] = []
         room = self._prefill_chunk
         for row_id, row in list(self._rows.items()):
             prefill = row.prefill
             if prefill is None:
                 continue
-            finished = prefill.wait()
-            if finished:
-                done = len(prefill.done)
-                covers = prefill.num_cached
-                progress.append(RowProgress(row_id, done, row.total, covers, finished))
-            if prefill.is_finished:
-                # Rows whose last piece was taken up in this step are still to be sliced.
-                if not finished:
-                    self._start_decoding(row_id, row, prefill)
-            elif prefill.next_size <= room or room == self._prefill_chunk:
+            if prefill.is_finished:  # what its last piece computed has been sliced by now
+                self._start_decoding(row_id, row, prefill)
+                continue
+            if prefill.next_size and (prefill.next_size <= room or room == self._prefill_chunk):
                 room -= prefill.next_size
                 prefill.launch()
+            finished = prefill.wait()
+            if finished:
+                done, covers = prefill.num_done, prefill.num_cached
+                progress.append(RowProgress(row_id, done, row.total, covers, finished))
+        self._release_buffers()
         return progress
+
+    def _release_buffers(self) -> None:
+        """Give freed buffers back once they are many; some are kept, since a new one can make the
+        host wait for the device."""
+        if mx.get_cache_memory() > self._kept_bytes:
+            mx.clear_cache()
 
     def _start_decoding(self, row_id: str, row: _Row, prefill: Prefill) -> None:
         uids: list[int] = self._generator.insert_segments(
             [[list(row.input.segments[-1])]],
             max_tokens=[row.input.max_tokens],
             caches=[prefill.caches],
-            all_tokens=[prefill.prefix + prefill.done],
+            all_tokens=[prefill.prefix + prefill.launched],
             samplers=[row.input.sampling.sampler],
             logits_processors=[list(row.input.sampling.processors)],
             stop_sequences=[_Stop(row.input.stop, row.input.emitted)],

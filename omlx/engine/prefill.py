@@ -3,8 +3,8 @@
 Knows nothing about batches, blocks or stop conditions. Engine thread only.
 
 A lone row needs no padding, so its attention takes the library's causal path; a batch's explicit
-mask costs four times as much on CUDA. A piece is launched before its predecessor's results are
-used, so that the device works while the host stores blocks and builds the next graph.
+mask costs four times as much on CUDA. A piece is launched before its predecessor is waited for, so
+that the device works while the host builds the next graph and stores blocks.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 _mx: Any = mx  # for calls that its stubs leave untyped
-_KEPT_BYTES = 2 << 30  # freed buffers that the allocator may keep for reuse
+_AHEAD = 2  # pieces in flight
 
 
 class Prefill:
@@ -30,20 +30,25 @@ class Prefill:
     ) -> None:
         self._model = model
         self._pieces = deque(pieces)
-        self._running = 0
+        self._running: deque[tuple[int, list[Any]]] = deque()
         self.caches: list[Any] = make_prompt_cache(model) if caches is None else caches
         self.prefix = list(prefix)
-        self.done: list[int] = []
+        self.launched: list[int] = []
+
+    @property
+    def num_done(self) -> int:
+        """How many tokens of the pieces are computed."""
+        return len(self.launched) - sum(size for size, _ in self._running)
 
     @property
     def num_cached(self) -> int:
         """How many tokens the computed state covers."""
-        return len(self.prefix) + len(self.done) - self._running
+        return len(self.prefix) + self.num_done
 
     @property
     def next_size(self) -> int:
-        """How many tokens the next piece has; 0 if all are launched."""
-        return len(self._pieces[0]) if self._pieces else 0
+        """How many tokens the next piece has; 0 if none can be launched now."""
+        return len(self._pieces[0]) if self._pieces and len(self._running) < _AHEAD else 0
 
     @property
     def is_finished(self) -> bool:
@@ -54,16 +59,16 @@ class Prefill:
         """Begin to compute the next piece; returns before it is done."""
         piece = self._pieces.popleft()
         self._model(mx.array([list(piece)]), cache=self.caches)
-        _mx.async_eval([cache.state for cache in self.caches])
-        self.done.extend(piece)
-        self._running = len(piece)
+        states = [cache.state for cache in self.caches]
+        _mx.async_eval(states)
+        self.launched.extend(piece)
+        self._running.append((len(piece), states))
 
     def wait(self) -> int:
-        """Wait for the piece that was launched; its number of tokens, 0 without one."""
-        if not self._running:
+        """Wait for the oldest piece, if another follows it or it is the last one; its number of
+        tokens, 0 without one."""
+        if not self._running or (self._pieces and len(self._running) < _AHEAD):
             return 0
-        _mx.eval([cache.state for cache in self.caches])
-        finished, self._running = self._running, 0
-        if mx.get_cache_memory() > _KEPT_BYTES:
-            mx.clear_cache()
-        return finished
+        size, states = self._running.popleft()
+        _mx.eval(states)
+        return size
