@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+KEPT = ("OMLX_TEST_MODELS", "OMLX_ACCEPT_FIGURES")
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No setting, proxy or home of the machine reaches a test."""
     for name in list(os.environ):
-        if name.startswith(("OMLX_", "SANIC_")) and name != "OMLX_TEST_MODELS":
+        if name.startswith(("OMLX_", "SANIC_")) and name not in KEPT:
             monkeypatch.delenv(name)
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
