@@ -9,11 +9,9 @@ ratio close to 1 is judged on a noisy CPU.
 
 import argparse
 import json
-import platform
 import queue
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +30,7 @@ from omlx.engine.config import EngineConfig
 from omlx.engine.engine import LocalEngine
 from omlx.engine.request import EngineRequest, Finished
 from omlx.models.load import load
+from scripts.bench.measure import interval, machine
 from tests.fakes.shapes import random_8b
 
 IDS = count()
@@ -92,22 +91,20 @@ class Side:
 
 
 def bare_decode(model, prompts, max_tokens):
-    """The library alone on a thread of its own: decode tokens per second of the whole batch."""
+    """The library alone on a thread of its own: decode tokens per second while all rows run."""
     result = []
 
     def run():
         generator = BatchGenerator(model, prefill_batch_size=len(prompts))
         generator.insert(prompts, max_tokens=[max_tokens] * len(prompts))
-        first, num = None, 0
-        alive = len(prompts)
-        while alive:
+        first, num, has_ended = None, 0, False
+        while not has_ended:
             _, responses = generator.next()
+            has_ended = any(r.finish_reason for r in responses)
             if first is None and len(responses) == len(prompts):
                 first = time.perf_counter()
-                continue
-            if first is not None:
+            elif first is not None:
                 num += len(responses)
-            alive -= sum(r.finish_reason is not None for r in responses)
         result.append(num / (time.perf_counter() - first))
         generator.close()
         mx.clear_streams()
@@ -127,40 +124,26 @@ class DecodeClock:
     def __call__(self, prompts, max_tokens):
         from omlx.engine.request import Token
 
-        ids = {}
         for prompt in prompts:
-            request = EngineRequest(f"d{next(IDS)}", tuple(prompt), max_tokens)
-            ids[request.id] = 0
-            self.side.engine.submit(request)
-        first, num, alive = None, 0, len(prompts)
-        before = None
+            # Rows start a step or two apart: all must live long enough to run side by side.
+            self.side.engine.submit(EngineRequest(f"d{next(IDS)}", tuple(prompt), max_tokens))
+        first, num, alive, result = None, 0, len(prompts), None
+        before = 0.0
         while alive:
             events = self.side.events.get()
             now = time.perf_counter()
             tokens = [e for e in events if isinstance(e, Token)]
+            alive -= sum(isinstance(e, Finished) for e in events)
             if first is None and len(tokens) == len(prompts):
                 first, before = now, self.side.batches[-1].library_s
-                continue
-            if first is not None:
+            elif result is None and first is not None:
                 num += len(tokens)
-            alive -= sum(isinstance(e, Finished) for e in events)
-        wall = time.perf_counter() - first
-        return num / wall, 1 - (self.side.batches[-1].library_s - before) / wall
-
-
-def interval(ratios):
-    """Geometric mean of ratios and its two-sided 95 % interval (normal, on logs)."""
-    import math
-
-    logs = [math.log(r) for r in ratios]
-    mean = statistics.fmean(logs)
-    half = 1.96 * statistics.stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else float("inf")
-    return {
-        "ratio": round(math.exp(mean), 4),
-        "low95": round(math.exp(mean - half), 4),
-        "high95": round(math.exp(mean + half), 4),
-        "pairs": len(ratios),
-    }
+                if alive < len(prompts):
+                    wall = now - first
+                    share = 1 - (self.side.batches[-1].library_s - before) / wall
+                    result = num / wall, share
+        assert result is not None, "the rows never ran side by side"
+        return result
 
 
 def fresh(rng, length, num_vocab):
@@ -230,20 +213,6 @@ def decode_ratio(loaded, args, rng, cache_dir, rows):
         "our_share_of_engine_time": round(statistics.median(share), 4),
         "rows": rows,
         "bare_tokens_per_s": round(bare_b, 1),
-    }
-
-
-def machine():
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "commit": commit,
-        "device": mx.device_info().get("device_name", ""),
-        "backend": str(mx.default_device()),
-        "mlx": mx.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
     }
 
 
