@@ -1,5 +1,6 @@
 """A clean environment for every test."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,3 +20,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
             monkeypatch.delenv(name)
     monkeypatch.setenv("OMLX_HOME", str(tmp_path / "omlx-home"))
     yield
+
+
+@pytest.fixture(autouse=True)
+def clean_logging() -> Iterator[None]:
+    """A command that sets logging up in this process does so for its own test only."""
+    logger = logging.getLogger("omlx")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
