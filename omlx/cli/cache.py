@@ -6,7 +6,7 @@ Knows nothing about files or servers; the survey and the client do.
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,26 +14,105 @@ from omlx.cli.options import SettingsCommand, json_option, resolve, say, setting
 from omlx.errors import StoreError, UsageError
 from omlx.units import parse_duration, parse_size
 
+if TYPE_CHECKING:
+    from omlx.settings.build import Resolved
+
 Number = TypeVar("Number", int, float)
 Answer = TypeVar("Answer")
 
 
 @click.command(cls=SettingsCommand)
+@click.option(
+    "--request",
+    metavar="ID",
+    help='Say why a request of the journal missed; "last" is the newest one.',
+)
+@click.option(
+    "--prompt",
+    metavar="FILE",
+    help="Say what of the API body in a file would hit, and why no more.",
+)
+@click.option(
+    "--against", metavar="FILE", help="With --prompt: compare with this body, not with the cache."
+)
+@click.option("--live", is_flag=True, help="Watch a running server's cache and its last requests.")
 @json_option
-@settings_options("cache.dir", "server.api_key")
+@settings_options("cache.dir", "cache.block_size", "models.dir", "server.api_key")
 @click.pass_context
-def inspect(ctx: click.Context, *, as_json: bool, **given: object) -> None:
-    """Show what the prefix cache holds.
+def inspect(
+    ctx: click.Context,
+    *,
+    request: str | None,
+    prompt: str | None,
+    against: str | None,
+    live: bool,
+    as_json: bool,
+    **given: object,
+) -> None:
+    """Show what the prefix cache holds, or why a prompt misses it.
 
     For each model: blocks, tails, tokens, bytes by tier, ages, hits, and bad files by reason.
     The disk tier is read from its folder; hits and the memory tier come from running servers.
+
+    With --request or --prompt: the prompt's tokens by part, cached and not, and the first token
+    that differs from what is stored, with the part of the body it lies in, what changed there,
+    and the text on both sides. Parts count from 0, as in the body. A body may be of either API
+    and may have tools. Nothing is run.
     """
+    _check_choice(request, prompt, against, live=live)
+    resolved = resolve(ctx, given)
+    if live:
+        from omlx.cli.watch import watch_server
+
+        watch_server(resolved, as_json=as_json)
+    elif request is not None or prompt is not None:
+        _explain(resolved, request, prompt, against, as_json=as_json)
+    else:
+        _survey(resolved, as_json=as_json)
+
+
+def _check_choice(
+    request: str | None, prompt: str | None, against: str | None, *, live: bool
+) -> None:
+    if against is not None and prompt is None:
+        raise UsageError("--against needs --prompt", hint="--prompt B.json --against A.json")
+    chosen = [request is not None, prompt is not None, live]
+    if sum(chosen) > 1:
+        raise UsageError("--request, --prompt and --live exclude each other")
+
+
+def _explain(
+    resolved: "Resolved",
+    request: str | None,
+    prompt: str | None,
+    against: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from omlx.cli.explain import compare_prompts, explain_prompt, explain_request
+    from omlx.cli.view.explain import explain_json, explain_text
+    from omlx.client import running_servers
+
+    if request is not None:
+        found = explain_request(request, resolved)
+    elif prompt is not None and against is not None:
+        found = compare_prompts(Path(prompt), Path(against), resolved)
+    else:
+        assert prompt is not None
+        found = explain_prompt(Path(prompt), resolved)
+        if running_servers(resolved.state_dir):
+            note = "note: a server is running: what only its memory tier holds is not known here"
+            click.echo(note, err=True)
+    say(explain_json(found) if as_json else explain_text(found))
+
+
+def _survey(resolved: "Resolved", *, as_json: bool) -> None:
+    """What the cache holds, and what running servers say of it."""
     from omlx.cli.found import live_servers
     from omlx.cli.view import cache as view
     from omlx.storage.fs import RealFileSystem
     from omlx.storage.survey import strays, survey
 
-    resolved = resolve(ctx, given)
     fs, directory = RealFileSystem(), resolved.cache_dir
     roots = _reading(directory, lambda: survey(directory, fs))
     others = _reading(directory, lambda: strays(directory, fs))

@@ -17,8 +17,13 @@ cache = _group(
     "cache",
     "Look into the prefix cache and prune it.",
     {
-        "inspect": LazyCommand("omlx.cli.cache:inspect", "Show what the prefix cache holds."),
+        "inspect": LazyCommand(
+            "omlx.cli.cache:inspect", "Show what the prefix cache holds, or why a prompt misses it."
+        ),
         "prune": LazyCommand("omlx.cli.cache:prune", "Drop blocks from the disk tier."),
+        "verify": LazyCommand(
+            "omlx.cli.verify:verify", "Read every file of the disk tier and verify it."
+        ),
     },
 )
 

@@ -79,6 +79,11 @@ class Resolved:
         """The folder of state files of running servers."""
         return places.state_dir(self.home)
 
+    @property
+    def journal_path(self) -> Path:
+        """The file that keeps a row of figures of each request."""
+        return places.journal_path(self.home)
+
     def for_model(self, model_id: str, model_dir: Path | None) -> ModelSettings:
         """The settings of one model; SettingsError if the file beside its weights is wrong."""
         layers = self._shipped(model_id, model_dir)

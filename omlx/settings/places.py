@@ -28,6 +28,11 @@ def state_dir(home: Path) -> Path:
     return home / "state"
 
 
+def journal_path(home: Path) -> Path:
+    """The file that keeps a row of figures of each request."""
+    return state_dir(home) / "journal.sqlite3"
+
+
 def profiles_dir(home: Path) -> Path:
     """The folder of the user's own profiles."""
     return home / "profiles"

@@ -16,6 +16,7 @@ _EXAMPLES = {
     "server.default_model": '"SmolLM2-135M-Instruct"',
     "models.dir": '["~/models"]',
     "cache.dir": '"~/.omlx/cache"',
+    "cache.max_write_per_day": '"50GB"',
     "context_window": "32768",
 }
 _HEAD = """\

@@ -113,6 +113,22 @@ class Cache:
             unit=Unit.SIZE,
         ),
     ] = "auto"
+    snapshot_max_size: Annotated[
+        int | Auto,
+        Option(
+            "Most bytes on disk for snapshots of recurrent layers; auto is a quarter of max_size.",
+            flag="--cache-snapshot-max-size",
+            unit=Unit.SIZE,
+        ),
+    ] = "auto"
+    max_write_per_day: Annotated[
+        int | None,
+        Option(
+            "Most bytes stored on disk in a day (UTC). None means no limit.",
+            flag="--cache-max-write-per-day",
+            unit=Unit.SIZE,
+        ),
+    ] = None
     min_free: Annotated[
         int,
         Option(
@@ -202,6 +218,37 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Journal:
+    """One row of figures for each request, for `omlx cache inspect --request`."""
+
+    enabled: Annotated[bool, Option("Keep a row of figures of each request.", flag="--journal")] = (
+        True
+    )
+    text: Annotated[
+        bool, Option("Keep the text of prompts in it as well.", flag="--journal-text")
+    ] = False
+    max_age: Annotated[
+        float,
+        Option(
+            "How long a row is kept.",
+            flag="--journal-max-age",
+            unit=Unit.DURATION,
+            low=60,
+            high=10**9,
+        ),
+    ] = 30 * 86_400.0
+    max_size: Annotated[
+        int,
+        Option(
+            "Most bytes in the journal; the oldest rows go first.",
+            flag="--journal-max-size",
+            unit=Unit.SIZE,
+            low=1_000_000,
+        ),
+    ] = 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is written to stderr."""
 
@@ -226,6 +273,7 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     sampling: Sampling = field(default_factory=Sampling)
     log: Log = field(default_factory=Log)
+    journal: Journal = field(default_factory=Journal)
     context_window: Annotated[
         int | None,
         Option(

@@ -20,10 +20,12 @@ from omlx.storage.record import (
     decode_header,
     encode_header,
     header_bytes,
+    new_checksum,
     tokens_spec,
 )
 
 _FIRST_READ_BYTES = 16384
+_PIECE_BYTES = 1 << 22
 
 Sections = Sequence[tuple[SectionSpec, memoryview]]
 
@@ -103,30 +105,57 @@ def _verify(section: StoredSection, data: memoryview | bytearray) -> None:
         raise BadBlock(BadReason.CHECKSUM, section.spec.name)
 
 
-def read_block(fs: FileSystem, path: Path, wanted: Wanted, sections: Sections) -> int:
-    """Fill the buffers of `sections` from a file and verify all of it; OSError, BadBlock.
+_Part = tuple[StoredSection, memoryview]
 
-    Mutates the buffers, also where it fails. Returns the number of bytes read.
+
+def read_block(fs: FileSystem, path: Path, wanted: Wanted, sections: Sections) -> int:
+    """Fill the buffers of `sections`, some or all of a file's, and verify them; OSError, BadBlock.
+
+    Header and tokens are always read and verified. Mutates the buffers, also where it fails.
+    Returns the number of bytes read.
     """
     for spec, buffer in sections:
         assert spec.nbytes == buffer.nbytes and not buffer.readonly, spec
     tokens = bytearray(len(wanted.tokens))
-    buffers = [memoryview(tokens), *(flat(buffer) for _, buffer in sections)]
     with _opened(fs, path) as (fd, size):
         header = _read_header(fs, fd, size)
         if header.root != wanted.root or header.key != wanted.key:
             raise BadBlock(BadReason.FOREIGN, "another block's content")
-        if [stored.spec for stored in header.sections] != [spec for spec, _ in sections]:
-            raise BadBlock(BadReason.FOREIGN, "other sections than the model's")
-        got = read_into(fs, fd, buffers, offset=header.data_start)
-    if header.data_start + got != size:
-        raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+        parts = [(header.tokens, memoryview(tokens)), *_parts(header, sections)]
+        num_bytes = _read_parts(fs, fd, header.data_start, parts)
     _verify(header.tokens, tokens)
     if bytes(tokens) != wanted.tokens:
         raise BadBlock(BadReason.TOKENS)
-    for stored, buffer in zip(header.sections, buffers[1:], strict=True):
+    for stored, buffer in parts[1:]:
         _verify(stored, buffer)
-    return size
+    return header.data_start + num_bytes
+
+
+def _parts(header: Header, sections: Sections) -> list[_Part]:
+    """The stored sections that are asked for and their buffers, in the order of the file."""
+    stored = {section.spec: section for section in header.sections}
+    parts: list[_Part] = []
+    for spec, buffer in sections:
+        if spec not in stored:
+            raise BadBlock(BadReason.FOREIGN, "other sections than the model's")
+        parts.append((stored.pop(spec), flat(buffer)))
+    return sorted(parts, key=lambda part: part[0].start)
+
+
+def _read_parts(fs: FileSystem, fd: int, data_start: int, parts: Sequence[_Part]) -> int:
+    """Fill buffers that are in the order of the file, neighbours together; how many bytes."""
+    total = idx = 0
+    while idx < len(parts):
+        start = end = parts[idx][0].start
+        run: list[memoryview] = []
+        while idx < len(parts) and parts[idx][0].start == end:
+            run.append(parts[idx][1])
+            end = parts[idx][0].end
+            idx += 1
+        if read_into(fs, fd, run, offset=data_start + start) < end - start:
+            raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+        total += end - start
+    return total
 
 
 def read_tokens(fs: FileSystem, path: Path, name: BlockName, root16: str) -> tuple[Header, bytes]:
@@ -143,3 +172,27 @@ def read_tokens(fs: FileSystem, path: Path, name: BlockName, root16: str) -> tup
             raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
     _verify(header.tokens, tokens)
     return header, bytes(tokens)
+
+
+def verify_block(fs: FileSystem, path: Path, name: BlockName, root16: str) -> int:
+    """Read all of a file that is called `name`, in pieces, and verify it; OSError, BadBlock.
+
+    Returns the number of bytes read.
+    """
+    with _opened(fs, path) as (fd, size):
+        header = _read_header(fs, fd, size)
+        if block_name(header.key) != name or header.root.hex()[:16] != root16:
+            raise BadBlock(BadReason.FOREIGN, "another block's content")
+        buffer = memoryview(bytearray(min(_PIECE_BYTES, size)))
+        for section in (header.tokens, *header.sections):
+            found = new_checksum()
+            at, end = header.data_start + section.start, header.data_start + section.end
+            while at < end:
+                piece = buffer[: end - at]
+                if read_into(fs, fd, [piece], offset=at) < len(piece):
+                    raise BadBlock(BadReason.TRUNCATED, "shorter than its length")
+                found.update(piece)
+                at += len(piece)
+            if found.digest() != section.checksum:
+                raise BadBlock(BadReason.CHECKSUM, section.spec.name)
+    return size

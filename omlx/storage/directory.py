@@ -3,10 +3,12 @@
 Knows nothing about what is in it.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from omlx.errors import StoreError
 from omlx.storage.fs import FileSystem, make_directories
+from omlx.storage.layout import BLOCKS
 
 _WORLD_WRITABLE = 0o002
 
@@ -30,6 +32,18 @@ def open_directory(fs: FileSystem, directory: Path) -> None:
             f"anyone can write to the cache directory {directory}",
             hint=f"chmod 700 {directory}",
         )
+    if _is_no_directory(fs, directory / BLOCKS):
+        # A link is not followed when bytes are counted: it would escape the budget.
+        raise StoreError(
+            f"{directory / BLOCKS} is not a directory",
+            hint="to keep blocks on another volume, set cache.dir or make its folder a link",
+        )
+
+
+def _is_no_directory(fs: FileSystem, path: Path) -> bool:
+    with suppress(OSError):
+        return not fs.stat(path).is_dir
+    return False
 
 
 def _exists(fs: FileSystem, path: Path) -> bool:

@@ -3,35 +3,28 @@
 Knows nothing about the file system; it is a hint that a look at the files confirms.
 """
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 
-from omlx.storage.layout import chain_keys
+from omlx.storage.order import EVICTABLE, Order
 from omlx.storage.scan import FileKind, FoundFile
 
-_EVICTABLE = (FileKind.BLOCK, FileKind.OTHER_BLOCK)
+_NONE: Set[str] = frozenset()
 
 
 class Inventory:
-    """Files by place, and blocks leaf first, oldest first; not thread-safe.
-
-    A leaf is a block that no other block names as its parent. Files of other versions are
-    leaves, since nothing is known of their parents.
-    """
+    """Files by place with their figures, and in the order in which they go; not thread-safe."""
 
     def __init__(self, files: Iterable[FoundFile] = ()) -> None:
         self.num_bytes = 0
         self.num_blocks = 0
+        self.num_states = 0
+        self.state_bytes = 0
         self.evictable_bytes = 0
         self._files: dict[str, FoundFile] = {}
-        self._num_children: Counter[str] = Counter()
-        self._places: dict[str, str] = {}
-        self._heap: list[tuple[float, str]] = []
-        self._set_aside: set[str] = set()
+        self._places_in: dict[str, set[str]] = {}
+        self._order: Order | None = None
         for file in files:
             self._add(file)
-        self._queue_all_leaves()
 
     def __contains__(self, place: str) -> bool:
         return place in self._files
@@ -40,25 +33,44 @@ class Inventory:
         """Take a file in, or its new size and time. Mutates."""
         self.remove(file.place)
         self._add(file)
-        self._queue_if_leaf(file)
+
+    def places_in(self, folder: str) -> Set[str]:
+        """The files known in a folder."""
+        return self._places_in.get(folder, frozenset())
+
+    def replace(self, folder: str, files: Sequence[FoundFile], kept: Set[str] = _NONE) -> bool:
+        """Let `files`, and those `kept`, be all in a folder; what was set aside returns. Mutates.
+
+        True if bytes have come or gone of which nothing was known.
+        """
+        before = self.num_bytes, len(self._files)
+        gone = self.places_in(folder) - kept - {file.place for file in files}
+        for place in gone:
+            self.remove(place)
+        for file in files:
+            known = self._files.get(file.place)
+            if known is None:
+                self._add(file)
+            elif known != file or (self._order and self._order.is_set_aside(file.place)):
+                self.add(file)
+        return bool(gone) or before != (self.num_bytes, len(self._files))
 
     def remove(self, place: str) -> FoundFile | None:
         """Forget a file, if it is known; its parent may become a leaf. Mutates."""
         file = self._files.pop(place, None)
         if file is None:
             return None
+        folder = _folder(place)
+        self._places_in[folder].discard(place)
+        if not self._places_in[folder]:
+            del self._places_in[folder]
         self.num_bytes -= file.size
-        if file.kind not in _EVICTABLE:
-            return file
-        self.num_blocks -= 1
-        if file.kind is FileKind.BLOCK:
-            own = chain_keys(place)[0]
-            if self._places.get(own) == place:
-                del self._places[own]
-        if place in self._set_aside:
-            self._set_aside.remove(place)
-        else:
-            self._leave_order(file)
+        if file.kind in EVICTABLE:
+            self._count(file, -1)
+            if self._order is None or not self._order.is_set_aside(place):
+                self.evictable_bytes -= file.size
+            if self._order is not None:
+                self._order.remove(file)
         return file
 
     def next_leaf(self) -> FoundFile | None:
@@ -66,67 +78,44 @@ class Inventory:
 
         The caller removes it, adds it anew, or sets it aside.
         """
-        leaf = self._pop()
-        if leaf is None and self.evictable_bytes:
-            # What is left names each other as parents or has a name twice: broken files.
-            self._num_children.clear()
-            self._queue_all_leaves()
-            leaf = self._pop()
-        return leaf
+        return self._ordered().next_leaf()
+
+    def next_state(self) -> FoundFile | None:
+        """Take the oldest state out of the order, as `next_leaf` does. Mutates."""
+        return self._ordered().next_state()
 
     def set_aside(self, place: str) -> None:
         """Count a file that can't be removed as one that stays, shielding no other. Mutates."""
-        if place not in self._set_aside:
-            self._set_aside.add(place)
-            self._leave_order(self._files[place])
+        if self._ordered().set_aside(self._files[place]):
+            self.evictable_bytes -= self._files[place].size
+
+    def _ordered(self) -> Order:
+        # Made when the first must go; a server that starts does not wait for it.
+        if self._order is None:
+            self._order = Order(self._files)
+        return self._order
 
     def _add(self, file: FoundFile) -> None:
         self._files[file.place] = file
+        folder = _folder(file.place)
+        if folder not in self._places_in:
+            self._places_in[folder] = set()
+        self._places_in[folder].add(file.place)
         self.num_bytes += file.size
-        if file.kind not in _EVICTABLE:
-            return
-        self.num_blocks += 1
-        self.evictable_bytes += file.size
-        if file.kind is FileKind.BLOCK:
-            own, parent = chain_keys(file.place)
-            self._places[own] = file.place
-            self._num_children[parent] += 1
+        if file.kind in EVICTABLE:
+            self._count(file, 1)
+            self.evictable_bytes += file.size
+            if self._order is not None:
+                self._order.add(file)
 
-    def _leave_order(self, file: FoundFile) -> None:
-        """The file can't be evicted any more, and its parent may have become a leaf."""
-        self.evictable_bytes -= file.size
-        if file.kind is not FileKind.BLOCK:
-            return
-        parent = chain_keys(file.place)[1]
-        self._num_children[parent] -= 1
-        if self._num_children[parent] > 0:
-            return
-        del self._num_children[parent]
-        if parent in self._places:
-            self._queue_if_leaf(self._files[self._places[parent]])
+    def _count(self, file: FoundFile, number: int) -> None:
+        if file.kind is FileKind.STATE:
+            self.num_states += number
+            self.state_bytes += number * file.size
+        else:
+            self.num_blocks += number
 
-    def _is_leaf(self, file: FoundFile) -> bool:
-        is_chained = file.kind is FileKind.BLOCK
-        return not is_chained or chain_keys(file.place)[0] not in self._num_children
 
-    def _queue_if_leaf(self, file: FoundFile) -> None:
-        if file.kind in _EVICTABLE and self._is_leaf(file):
-            heapq.heappush(self._heap, (file.mtime, file.place))
-
-    def _queue_all_leaves(self) -> None:
-        self._heap = [
-            (file.mtime, file.place)
-            for file in self._files.values()
-            if file.kind in _EVICTABLE and self._is_leaf(file)
-        ]
-        heapq.heapify(self._heap)
-
-    def _pop(self) -> FoundFile | None:
-        while self._heap:
-            mtime, place = heapq.heappop(self._heap)
-            file = self._files.get(place)
-            if file is None or file.mtime != mtime or place in self._set_aside:
-                continue  # removed or touched since it was queued
-            if self._is_leaf(file):  # not continued by a newer block meanwhile
-                return file
-        return None
+def _folder(place: str) -> str:
+    """The folder that a place is in, as a scan names it."""
+    return place[: place.rfind("/") + 1]

@@ -5,6 +5,7 @@ Knows nothing about what is in the files or whether they exist.
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import NewType
 
@@ -18,12 +19,29 @@ HASH_BYTES = 32
 MAX_COUNT = 65536
 BLOCKS = "blocks"
 ROOT_FILE = "root.json"
+DAY_FILE = "written-today.json"
 SUFFIX = ".safetensors"
 
-_BLOCK_NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{16})\.([1-9][0-9]{0,4})\.safetensors")
+_UP_TO_MAX_COUNT = (  # in the pattern, since a start parses a hundred thousand names
+    "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-6])"
+)
+_BLOCK_NAME = re.compile(
+    rf"[0-9a-f]{{32}}\.[0-9a-f]{{16}}\.{_UP_TO_MAX_COUNT}(\.state)?\.safetensors"
+)
+_STATE_SUFFIX = ".state" + SUFFIX
 _TEMP_NAME = re.compile(r"\.tmp-([1-9][0-9]{0,9})-([0-9]{1,19})")
 _ROOT_NAME = re.compile(r"[0-9a-f]{16}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{2}")
+
+
+class BlockKind(Enum):
+    """What a file holds of a block: what its tokens added, or all that recurrent layers keep.
+
+    A STATE is a snapshot after the last token of the block, or tail, that its name names.
+    """
+
+    BLOCK = "block"
+    STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +51,17 @@ class BlockKey:
     parent: BlockHash
     name: BlockHash
     count: int
+    kind: BlockKind = BlockKind.BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """What a block's file name says: hexadecimal heads of its name and parent, and its count."""
+    """What a file name says: hexadecimal heads of a block's name and parent, count and kind."""
 
     name32: str
     parent16: str
     count: int
+    kind: BlockKind = BlockKind.BLOCK
 
     @property
     def name16(self) -> str:
@@ -51,32 +71,37 @@ class BlockName:
     @property
     def filename(self) -> str:
         """The file name that parses to this."""
-        return f"{self.name32}.{self.parent16}.{self.count}{SUFFIX}"
+        suffix = _STATE_SUFFIX if self.kind is BlockKind.STATE else SUFFIX
+        return f"{self.name32}.{self.parent16}.{self.count}{suffix}"
 
 
 def block_name(key: BlockKey) -> BlockName:
     """What the file name of `key` says."""
-    return BlockName(key.name.hex()[:32], key.parent.hex()[:16], key.count)
+    return BlockName(key.name.hex()[:32], key.parent.hex()[:16], key.count, key.kind)
 
 
-def is_block_name(filename: str) -> bool:
-    """Whether a file name is a block's."""
+def kind_of_name(filename: str) -> BlockKind | None:
+    """What a file name says that the file holds, or None where it is no name of the store's."""
     match = _BLOCK_NAME.fullmatch(filename)
-    return match is not None and int(match[3]) <= MAX_COUNT
+    if match is None:
+        return None
+    return BlockKind.BLOCK if match.lastindex is None else BlockKind.STATE
 
 
 def parse_block_name(filename: str) -> BlockName | None:
-    """What a file name says, or None where it is not a block's."""
-    if not is_block_name(filename):
+    """What a file name says, or None where it is no name of the store's."""
+    kind = kind_of_name(filename)
+    if kind is None:
         return None
-    name32, parent16, count, _ = filename.split(".")
-    return BlockName(name32, parent16, int(count))
+    name32, parent16, count = filename.split(".")[:3]
+    return BlockName(name32, parent16, int(count), kind)
 
 
 def chain_keys(place: str) -> tuple[str, str]:
-    """What ties blocks into chains: a block's own key and its parent's, from its place.
+    """What ties blocks into chains: a file's own key and its parent's, from its place.
 
-    `place` is the path below the directory; every root has keys of its own.
+    `place` is the path below the directory; every root has keys of its own. A state's own key
+    is that of the block at whose end it was taken.
     """
     root16 = place[7:23]
     return root16 + place[27:43], root16 + place[60:76]
@@ -104,7 +129,7 @@ def shard_dir(directory: Path, root: RootHash, parent: BlockHash) -> Path:
 
 
 def block_path(directory: Path, root: RootHash, key: BlockKey) -> Path:
-    """Where the block file of `key` is."""
+    """Where the file of `key` is."""
     shard = key.parent.hex()[:2]
     return directory.joinpath(BLOCKS, root_name(root), shard, block_name(key).filename)
 

@@ -13,7 +13,7 @@ from typing import cast
 
 import xxhash
 
-from omlx.storage.layout import HASH_BYTES, MAX_COUNT, BlockHash, BlockKey, RootHash
+from omlx.storage.layout import HASH_BYTES, MAX_COUNT, BlockHash, BlockKey, BlockKind, RootHash
 
 FORMAT = "1"
 ALIGNMENT = 4096
@@ -33,6 +33,7 @@ _COUNT = re.compile(r"[1-9][0-9]{0,4}")
 _HEX = re.compile(r"[0-9a-f]*")
 _CHECKSUM_KEY = "xxh3."
 _METADATA = "__metadata__"
+_KIND = "kind"
 
 
 class BadReason(Enum):
@@ -96,6 +97,11 @@ def checksum(data: memoryview | bytearray | bytes) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
+def new_checksum() -> xxhash.xxh3_128:
+    """What takes the same of bytes that come in pieces, by `update` and `digest`."""
+    return xxhash.xxh3_128()
+
+
 def tokens_spec(count: int) -> SectionSpec:
     """The section that holds the token ids of a block of `count` tokens."""
     return SectionSpec(TOKENS, "U32", (count,))
@@ -117,6 +123,8 @@ def encode_header(
         "name": key.name.hex(),
         "count": str(key.count),
     }
+    if key.kind is not BlockKind.BLOCK:
+        metadata[_KIND] = key.kind.value
     tree: dict[str, object] = {_METADATA: metadata}
     offset = 0
     for spec, digest in zip(specs, checksums, strict=True):
@@ -180,8 +188,9 @@ def decode_header(data: bytes, file_size: int) -> Header:
     count = metadata.pop("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_COUNT:
         raise BadBlock(BadReason.HEADER, "bad count")
+    kind = _kind(metadata.pop(_KIND, None))
     sections = _sections(tree, metadata)
-    key = BlockKey(parent, name, int(count))
+    key = BlockKey(parent, name, int(count), kind)
     if not sections or sections[0].spec != tokens_spec(key.count):
         raise BadBlock(BadReason.HEADER, "the tokens are not the first section")
     missing = data_start + sections[-1].end - file_size
@@ -243,6 +252,15 @@ def _metadata(found: object) -> dict[str, str]:
     if version != FORMAT:
         raise BadBlock(BadReason.FORMAT, f"version {version[:20]}")
     return metadata
+
+
+def _kind(text: str | None) -> BlockKind:
+    """The kind of a file, which only a state gives."""
+    if text is None:
+        return BlockKind.BLOCK
+    if text != BlockKind.STATE.value:
+        raise BadBlock(BadReason.HEADER, "unknown kind")
+    return BlockKind.STATE
 
 
 def _hex(text: str, num_bytes: int) -> bytes:

@@ -9,28 +9,33 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from omlx.storage.fs import FileSystem
+from omlx.storage.fs import DirEntry, FileSystem
 from omlx.storage.layout import (
     BLOCKS,
+    DAY_FILE,
     ROOT_FILE,
     SUFFIX,
-    is_block_name,
+    BlockKind,
     is_root_name,
     is_shard_name,
+    kind_of_name,
     parse_temp_name,
     root_of,
 )
 
 STALE_S = 3600.0
-_UNSEEN = (FileNotFoundError, NotADirectoryError, PermissionError)
+UNSEEN = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What a folder raises that has vanished or may not be listed."""
 
 
 class FileKind(Enum):
     """What a file's place and name make of it; OTHER_BLOCK is one of another version."""
 
     BLOCK = "block"
+    STATE = "state"
     OTHER_BLOCK = "other block"
     ROOT_FILE = "root file"
+    DAY_FILE = "day file"
     TEMP = "temporary"
     UNKNOWN = "unknown"
 
@@ -61,28 +66,42 @@ def scan(fs: FileSystem, directory: Path) -> list[FoundFile]:
     OSError where the directory can't be read at all, or a part of it fails in another way.
     """
     found: list[FoundFile] = []
-    waiting: list[tuple[str, ...]] = [()]
+    waiting = [""]
     while waiting:
-        parts = waiting.pop()
+        folder = waiting.pop()
         try:
-            entries = fs.scandir(directory.joinpath(*parts))
-        except _UNSEEN:
-            if not parts:
+            files, below = list_folder(fs, directory, folder)
+        except UNSEEN:
+            if not folder:
                 raise
             continue
-        kind_of = _kinds_in(parts)
-        prefix = "".join(part + "/" for part in parts)
-        for entry in entries:
-            if entry.is_dir:
-                waiting.append((*parts, entry.name))
-            else:
-                kind = kind_of(entry.name)
-                found.append(FoundFile(prefix + entry.name, entry.size, entry.mtime, kind))
+        found.extend(files)
+        waiting.extend(f"{folder}{entry.name}/" for entry in below)
     return found
 
 
-def _kinds_in(parts: tuple[str, ...]) -> Callable[[str], FileKind]:
-    """How the names in a directory are to be understood."""
+def list_folder(
+    fs: FileSystem, directory: Path, folder: str
+) -> tuple[list[FoundFile], list[DirEntry]]:
+    """The files and the folders in one folder of a cache directory; OSError.
+
+    `folder` is its place below `directory`, "" or with a slash at its end.
+    """
+    entries = fs.scandir(directory / folder)
+    kind_of = kinds_in(folder)
+    files = [
+        FoundFile(folder + entry.name, entry.size, entry.mtime, kind_of(entry.name))
+        for entry in entries
+        if not entry.is_dir
+    ]
+    return files, [entry for entry in entries if entry.is_dir]
+
+
+def kinds_in(folder: str) -> Callable[[str], FileKind]:
+    """How the names in a folder are to be understood; its place as `list_folder` takes it."""
+    parts = folder.split("/")[:-1]
+    if not parts:
+        return _kind_at_top
     if len(parts) < 2 or parts[0] != BLOCKS or not is_root_name(parts[1]):
         return lambda name: FileKind.UNKNOWN
     if len(parts) == 2:
@@ -92,6 +111,12 @@ def _kinds_in(parts: tuple[str, ...]) -> Callable[[str], FileKind]:
     return lambda name: FileKind.UNKNOWN
 
 
+def _kind_at_top(name: str) -> FileKind:
+    if parse_temp_name(name) is not None:
+        return FileKind.TEMP
+    return FileKind.DAY_FILE if name == DAY_FILE else FileKind.UNKNOWN
+
+
 def _kind_in_root(name: str) -> FileKind:
     if parse_temp_name(name) is not None:
         return FileKind.TEMP
@@ -99,11 +124,17 @@ def _kind_in_root(name: str) -> FileKind:
 
 
 def _kind_in_shard(name: str) -> FileKind:
-    if is_block_name(name):
-        return FileKind.BLOCK
+    kind = kind_of_name(name)
+    if kind is not None:
+        return file_kind(kind)
     if name.endswith(SUFFIX):
         return FileKind.OTHER_BLOCK
     return FileKind.UNKNOWN if parse_temp_name(name) is None else FileKind.TEMP
+
+
+def file_kind(kind: BlockKind) -> FileKind:
+    """What the file of such a key is."""
+    return FileKind.STATE if kind is BlockKind.STATE else FileKind.BLOCK
 
 
 def is_stale(file: FoundFile, *, now: float, is_alive: Callable[[int], bool]) -> bool:

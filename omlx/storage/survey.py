@@ -14,7 +14,8 @@ from typing import cast
 from omlx.storage.blockfile import read_tokens
 from omlx.storage.fs import FileSystem, read_file
 from omlx.storage.inventory import Inventory
-from omlx.storage.layout import BLOCKS, ROOT_FILE, parse_block_name
+from omlx.storage.layout import BLOCKS, ROOT_FILE, BlockKind, parse_block_name
+from omlx.storage.order import EVICTABLE
 from omlx.storage.record import BadBlock, BadReason
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
 
@@ -25,6 +26,7 @@ _MAX_DESCRIPTION_BYTES = 1 << 16
 class RootSurvey:
     """The blocks of one model in one layout; `bad` and `other` files are not among the blocks.
 
+    Others are those of another version of the format. `num_bytes` and times are of all of them.
     `description` is the content of root.json, empty where there is none that can be read.
     """
 
@@ -32,6 +34,7 @@ class RootSurvey:
     description: Mapping[str, object]
     num_blocks: int
     num_tails: int
+    num_states: int
     num_tokens: int
     num_bytes: int
     oldest: float | None
@@ -80,6 +83,7 @@ class Pruned:
 class _Tally:
     counts: list[int] = field(default_factory=list[int])
     times: list[float] = field(default_factory=list[float])
+    num_states: int = 0
     num_bytes: int = 0
     bad: Counter[BadReason] = field(default_factory=Counter[BadReason])
     num_other: int = 0
@@ -167,22 +171,27 @@ def _scan(fs: FileSystem, directory: Path) -> list[FoundFile]:
 
 
 def _count(fs: FileSystem, directory: Path, file: FoundFile, tally: _Tally) -> None:
-    if file.kind is FileKind.OTHER_BLOCK:
-        tally.num_other += 1
-        tally.num_bytes += file.size
-    name = parse_block_name(file.filename)
-    if file.kind is not FileKind.BLOCK or name is None:
+    if file.kind not in EVICTABLE:
         return
+    name = parse_block_name(file.filename)
     try:
+        if name is None:
+            raise BadBlock(BadReason.FORMAT)
         read_tokens(fs, directory / file.place, name, file.root16)
     except FileNotFoundError:
         return
     except BadBlock as error:
-        tally.bad[error.reason] += 1
+        if error.reason is BadReason.FORMAT:
+            tally.num_other += 1
+        else:
+            tally.bad[error.reason] += 1
     except OSError:
         tally.bad[BadReason.UNREADABLE] += 1
     else:
-        tally.counts.append(name.count)
+        if name.kind is BlockKind.STATE:
+            tally.num_states += 1
+        else:
+            tally.counts.append(name.count)
         tally.times.append(file.mtime)
     tally.num_bytes += file.size
 
@@ -195,6 +204,7 @@ def _root_survey(fs: FileSystem, directory: Path, root16: str, tally: _Tally) ->
         description=description,
         num_blocks=len(tally.counts),
         num_tails=sum(count < block_size for count in tally.counts),
+        num_states=tally.num_states,
         num_tokens=sum(tally.counts),
         num_bytes=tally.num_bytes,
         oldest=min(tally.times, default=None),

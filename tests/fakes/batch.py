@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx.cache.codec import LayerSlice
 from omlx.engine.batch import RowInput, RowProgress, RowToken
 from tests.fakes import state
 
@@ -103,7 +102,7 @@ class FakeBatch:
             finish = "stop"
         if finish is not None:
             del self._rows[asked.row_id]
-        final = list(row.tokens) if finish is not None else None
+        final = state.caches(row.tokens) if finish is not None else None
         return RowToken(asked.row_id, token, finish, final, len(row.tokens))
 
     def _prefill(self, row: _Row) -> RowProgress:
@@ -121,15 +120,8 @@ class FakeBatch:
         row = self._rows[row_id]
         return len(row.tokens) if row.is_reached else 0
 
-    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]:
-        tokens = self._rows[row_id].tokens
-        assert 0 <= start < end <= len(tokens)
-        return state.layers(tokens, start, end)
-
-    @staticmethod
-    def slice_final(final: list[Any], start: int, end: int) -> list[LayerSlice]:
-        assert 0 <= start < end <= len(final)
-        return state.layers(final, start, end)
+    def caches(self, row_id: str) -> list[Any]:
+        return state.caches(self._rows[row_id].tokens)
 
     def close(self) -> None:
         self.on_close()

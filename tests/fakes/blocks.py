@@ -6,12 +6,12 @@ They know nothing about mlx; a block's content follows from its seed.
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omlx.storage.budget import Budget
 from omlx.storage.fs import FileSystem
-from omlx.storage.layout import BlockHash, BlockKey, RootHash, block_path
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash, block_path
 from omlx.storage.record import SectionSpec
 from omlx.storage.store import BlockStore, PutResult
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
@@ -64,6 +64,14 @@ def make_block(parent: bytes, seed: int, count: int = 4, width: int = 8) -> Bloc
     return Block(BlockKey(BlockHash(parent), name, count), tokens, specs, data)
 
 
+def make_state(block: Block, seed: int = 7, width: int = 8) -> Block:
+    """A snapshot at the end of a block or tail."""
+    source = random.Random(seed)
+    specs = (SectionSpec("0.s", "F32", (1, width, 3)), SectionSpec("2.s", "F32", (width,)))
+    data = tuple(source.randbytes(spec.nbytes) for spec in specs)
+    return Block(replace(block.key, kind=BlockKind.STATE), block.tokens, specs, data)
+
+
 def make_chain(length: int, *, root: RootHash = ROOT, seed: int = 0, width: int = 8) -> list[Block]:
     """Blocks of which each continues the one before."""
     blocks: list[Block] = []
@@ -84,7 +92,10 @@ class Shelf:
     root: RootHash = ROOT
     max_bytes: int = MANY
     min_free_bytes: int = 0
+    max_state_bytes: int | None = None
+    max_daily_bytes: int | None = None
     is_alive: Callable[[int], bool] = lambda pid: True
+    pid: int | None = None
     budget: Budget = field(init=False)
     store: BlockStore = field(init=False)
 
@@ -95,7 +106,9 @@ class Shelf:
             self.fs,
             self.directory,
             clock=self.clock,
+            max_state_bytes=self.max_state_bytes,
             is_alive=self.is_alive,
+            pid=self.pid,
         )
         self.store = BlockStore(
             self.directory,
@@ -105,23 +118,30 @@ class Shelf:
             clock=self.clock,
             describe={"model": "tiny", "layout": {"block_size": "4"}},
             timer=lambda: 0.0,
+            max_daily_bytes=self.max_daily_bytes,
         )
 
     def put(self, block: Block) -> PutResult:
         """Put one block."""
-        key = block.key
-        return self.store.put(key.parent, key.name, block.tokens, block.sections)
+        return self.store.put(block.key, block.tokens, block.sections)
 
     def get(self, block: Block) -> tuple[bytes, ...] | None:
         """The content of the sections as read back, or None for a miss."""
         buffers = [bytearray(spec.nbytes) for spec in block.specs]
         views = [(s, memoryview(b)) for s, b in zip(block.specs, buffers, strict=True)]
-        found = self.store.read(block.key.parent, block.key.name, block.tokens, views)
+        found = self.store.read(block.key, block.tokens, views)
         return tuple(bytes(buffer) for buffer in buffers) if found else None
+
+    def get_some(self, block: Block, idx: int) -> bytes | None:
+        """The content of one section alone, or None for a miss."""
+        spec = block.specs[idx]
+        buffer = bytearray(spec.nbytes)
+        found = self.store.read(block.key, block.tokens, [(spec, memoryview(buffer))])
+        return bytes(buffer) if found else None
 
     def has(self, block: Block) -> bool:
         """Whether the store says it has the block."""
-        return self.store.contains(block.key.parent, block.key.name, block.key.count)
+        return self.store.contains(block.key)
 
 
 def shelf_and_fs(max_bytes: int = MANY) -> tuple[Shelf, FaultFileSystem, MemoryFileSystem]:

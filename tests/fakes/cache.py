@@ -6,14 +6,17 @@ Rows are played by `compute`: they look up, check what was restored, and store w
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from omlx.cache.block import Chain
-from omlx.cache.codec import Codec, LayerSlice, Payload
+from omlx.cache.codec import Codec
 from omlx.cache.hashing import token_array
 from omlx.cache.io import DiskTier
+from omlx.cache.leaves import Payload
 from omlx.cache.lookup import Hit, Tiers
 from omlx.cache.memory import Entry, MemoryTier
 from omlx.cache.prefix import PrefixCache
+from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
 from omlx.storage.budget import Budget
 from omlx.storage.fs import FileSystem
@@ -33,11 +36,11 @@ class BreakableCodec(Codec):
 
     is_broken = False
 
-    def pack(self, layers: Sequence[LayerSlice], counts: Sequence[int]) -> list[Payload]:
+    def pack(self, caches: Sequence[Any], start: int, counts: Sequence[int]) -> list[Payload]:
         if self.is_broken:
             self.is_broken = False
             raise RuntimeError("out of memory")
-        return super().pack(layers, counts)
+        return super().pack(caches, start, counts)
 
 
 @dataclass
@@ -50,6 +53,7 @@ class Rig:
     max_disk_bytes: int = MANY
     delay_s: float = 2.0
     drain_s: float = 10.0
+    block_size: int = BLOCK
     clock: Clock = field(default_factory=Clock)
     inbox: list[Callable[[], None]] = field(default_factory=list)
 
@@ -73,7 +77,15 @@ class Rig:
         self.codec = codec = BreakableCodec(state.LEAVES)
         self.memory = MemoryTier(self.memory_bytes, BlockHash(ROOT))
         self.writeback = WriteBack(codec, self.disk, delay_s=self.delay_s, drain_s=self.drain_s)
-        self.tiers = Tiers(ROOT, codec, self.memory, self.writeback, self.disk, BLOCK)
+        self.tiers = Tiers(
+            ROOT,
+            codec,
+            self.memory,
+            self.writeback,
+            self.disk,
+            self.block_size,
+            Snapshots(self.memory_bytes),
+        )
         self.prefix = PrefixCache(self.tiers, clock=self.clock)
 
     def _disk(self, fs: FileSystem) -> DiskTier:
@@ -125,10 +137,10 @@ class Rig:
         stretch = self.prefix.missing(chain, len(tokens))
         if stretch is not None:
             start, end = stretch
-            self.prefix.store(chain, state.layers(tokens, start, end), end - start)
+            self.prefix.store(chain, state.caches(tokens), end - start)
         tail = self.prefix.missing_tail(chain, len(tokens)) if has_tail else None
         if tail is not None:
-            self.prefix.store_tail(chain, state.layers(tokens, *tail), tail[1] - tail[0])
+            self.prefix.store_tail(chain, state.caches(tokens), tail[1] - tail[0])
 
     def break_the_next_store(self) -> None:
         """The next time that a block is packed, the device has no memory left."""

@@ -14,7 +14,9 @@ from omlx.engine.request import (
     Listener,
     Prefilled,
     RequestStats,
+    Started,
     Token,
+    Trail,
 )
 
 Script = Callable[[EngineRequest], Iterable[Sequence[Event]]]
@@ -120,6 +122,7 @@ def say(
     *,
     memory: int = 0,
     disk: int = 0,
+    trail: Trail | None = None,
     reason: FinishReason = FinishReason.STOP,
     per_step: int = 1,
 ) -> Script:
@@ -128,8 +131,9 @@ def say(
 
     def script(request: EngineRequest) -> Iterable[Sequence[Event]]:
         uncached = len(request.tokens) - memory - disk
-        yield [Admitted(request.id, memory, disk), Prefilled(request.id, uncached, uncached)]
+        yield [Admitted(request.id, memory, disk, trail), Prefilled(request.id, uncached, uncached)]
         said = data[: request.max_tokens]
+        yield [Started(request.id, stats(request))]
         for at in range(0, len(said), per_step):
             yield [Token(request.id, byte) for byte in said[at : at + per_step]]
         why = FinishReason.LENGTH if len(said) < len(data) else reason

@@ -40,6 +40,7 @@ class MemoryFileSystem:
     peak_bytes: int = 0
     open_files: dict[int, _Open] = field(default_factory=dict)
     _nodes: dict[str, _Node] = field(default_factory=dict)
+    _below: dict[str, dict[str, None]] = field(default_factory=dict)  # a directory's names
     _next_fd: int = 3
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -53,7 +54,7 @@ class MemoryFileSystem:
                 if not flags & os.O_CREAT:
                     raise _error(errno.ENOENT, path)
                 self._directory(path.parent)
-                node = self._nodes[str(path)] = _Node(mode, self.clock(), bytearray())
+                node = self._place(path, _Node(mode, self.clock(), bytearray()))
             elif flags & os.O_EXCL:
                 raise _error(errno.EEXIST, path)
             self._next_fd += 1
@@ -95,21 +96,21 @@ class MemoryFileSystem:
             self._directory(target.parent)
             if self._is_directory(target):
                 raise _error(errno.EISDIR, target)
-            del self._nodes[str(source)]
-            self._nodes[str(target)] = node
+            self._take_out(source)
+            self._place(target, node)
 
     def unlink(self, path: Path) -> None:
         with self._lock:
             if self._node(path).data is None:
                 raise _error(errno.EISDIR, path)
-            del self._nodes[str(path)]
+            self._take_out(path)
 
     def rmdir(self, path: Path) -> None:
         with self._lock:
             self._directory(path)
             if self.names(path):
                 raise _error(errno.ENOTEMPTY, path)
-            del self._nodes[str(path)]
+            self._take_out(path)
 
     def stat(self, path: Path, *, follow: bool = False) -> FileStat:
         with self._lock:
@@ -122,9 +123,7 @@ class MemoryFileSystem:
     def names(self, path: Path) -> list[str]:
         with self._lock:
             self._directory(path)
-            prefix = f"{path}/".replace("//", "/")
-            below = [name[len(prefix) :] for name in self._nodes if name.startswith(prefix)]
-            return [name for name in below if name and "/" not in name]
+            return list(self._below.get(str(path), ()))
 
     def scandir(self, path: Path) -> list[DirEntry]:
         with self._lock:
@@ -140,7 +139,7 @@ class MemoryFileSystem:
             self._directory(path.parent)
             if str(path) in self._nodes:
                 raise _error(errno.EEXIST, path)
-            self._nodes[str(path)] = _Node(mode, self.clock())
+            self._place(path, _Node(mode, self.clock()))
 
     def free_bytes(self, path: Path) -> int:
         with self._lock:
@@ -164,8 +163,20 @@ class MemoryFileSystem:
     def write(self, path: Path, data: bytes) -> None:
         """Put a file somewhere, with the directories above it."""
         for parent in reversed(path.parents):
-            self._nodes.setdefault(str(parent), _Node(0o755, self.clock()))
-        self._nodes[str(path)] = _Node(0o600, self.clock(), bytearray(data))
+            if str(parent) not in self._nodes:
+                self._place(parent, _Node(0o755, self.clock()))
+        self._place(path, _Node(0o600, self.clock(), bytearray(data)))
+
+    def _place(self, path: Path, node: _Node) -> _Node:
+        self._nodes[str(path)] = node
+        self._below.setdefault(str(path.parent), {})[path.name] = None
+        self._nodes[str(path.parent)].mtime = self.clock()
+        return node
+
+    def _take_out(self, path: Path) -> None:
+        del self._nodes[str(path)]
+        del self._below[str(path.parent)][path.name]
+        self._nodes[str(path.parent)].mtime = self.clock()
 
     def _node(self, path: Path) -> _Node:
         node = self._nodes.get(str(path))

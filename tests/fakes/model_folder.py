@@ -9,7 +9,7 @@ TEMPLATE = (
 )
 
 
-def write_model_folder(parent: Path, name: str = "fake") -> Path:
+def write_model_folder(parent: Path, name: str = "fake", *, template: str = TEMPLATE) -> Path:
     """Make the folder below `parent`."""
     folder = parent / name
     folder.mkdir(parents=True)
@@ -40,7 +40,7 @@ def write_model_folder(parent: Path, name: str = "fake") -> Path:
     }
     files = {
         "tokenizer.json": tokenizer,
-        "tokenizer_config.json": {"eos_token": "<eos>", "chat_template": TEMPLATE},
+        "tokenizer_config.json": {"eos_token": "<eos>", "chat_template": template},
         "config.json": {"model_type": "llama", "max_position_embeddings": 4096},
         "generation_config.json": {"eos_token_id": 256},
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from omlx.server.context import ServerContext, Timing
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.settings.build import ModelSettings
-from omlx.settings.schema import Sampling, Scheduler, Server, Settings
+from omlx.settings.schema import Cache, Sampling, Scheduler, Server, Settings
+from omlx.settings.schema import Journal as JournalSettings
+from omlx.storage.journal import Journal
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine
 from tests.fakes.text import FakeText
 
@@ -49,17 +52,27 @@ class Plan:
     texts: Callable[[ModelEntry], FakeText] | None = None
     engines: list[ScriptedEngine] = field(default_factory=lambda: [ScriptedEngine()])
     entries: list[ModelEntry] = field(default_factory=lambda: [entry()])
+    cache: Cache = field(default_factory=Cache)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    journal_path: Path | None = None
 
     def context(self) -> ServerContext:
         """The server's context."""
         settings = ModelSettings(self.sampling, self.context_window, {}, {})
         return ServerContext(
-            settings=Settings(server=self.server, scheduler=self.scheduler),
+            settings=Settings(
+                server=self.server,
+                scheduler=self.scheduler,
+                cache=self.cache,
+                journal=self.journal,
+            ),
             pool=FakePool(self.entries, self.engines),
             texts=self.texts or (lambda _: self.text),
             model_settings=lambda _: settings,
             timing=self.timing,
             max_backlog=self.max_backlog,
+            journal=self.journal_path
+            and Journal(self.journal_path, max_bytes=10**9, max_age_s=10**6, clock=time.time),
         )
 
 

@@ -1,6 +1,7 @@
 """A text side without files: a token is a byte, the template is one line a message."""
 
 import codecs
+import json
 from collections.abc import Mapping, Sequence
 
 from omlx.errors import ModelError
@@ -17,17 +18,29 @@ class FakeText:
         self.rendered: list[str] = []
         self._refuse = refuse
 
-    def render(self, messages: Sequence[Mapping[str, object]]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> str:
         objection = self._refuse(messages) if self._refuse else None
         if objection:
             raise ModelError(objection)
-        lines = [f"{message['role']}:{_plain(message['content'])}\n" for message in messages]
+        lines = [f"tool:{json.dumps(tool)}\n" for tool in tools or ()]
+        lines += [f"{message['role']}:{_plain(message['content'])}\n" for message in messages]
         prompt = "".join(lines) + "assistant:"
         self.rendered.append(prompt)
         return prompt
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def encode_at(self, text, chars):
+        def tokens(char: int) -> int:
+            return len(text[:char].encode())
+
+        return self.encode(text), [(tokens(start), tokens(end)) for start, end in chars]
 
     def stream(self) -> "FakeDetokenizer":
         return FakeDetokenizer()

@@ -1,16 +1,22 @@
 """S7: several processes on one directory, one of them killed in a write."""
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from omlx.storage.fs import RealFileSystem
-from omlx.storage.scan import is_process_alive
+from omlx.storage.check import Checker
+from omlx.storage.fs import FileSystem, RealFileSystem
+from omlx.storage.scan import FileKind, is_process_alive, scan
 from omlx.storage.survey import execute, plan_prune
-from tests.fakes.blocks import Shelf, make_chain
+from tests.fakes.blocks import DIRECTORY, Clock, Shelf, make_chain, make_state
+from tests.fakes.fs import MemoryFileSystem
+from tests.fakes.turns import TurnFileSystem, Turns
 
 CHAIN = make_chain(8, width=2000)
 WRITER = """
@@ -26,7 +32,7 @@ while True:
         shelf.put(block)
         found = shelf.get(block)
         assert found in (None, block.data)
-        shelf.store.remove(block.key.parent, block.key.name, block.key.count)
+        shelf.store.remove(block.key)
     print("round", flush=True)
 """
 
@@ -44,7 +50,7 @@ def writers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         writer.stdout.close()
 
 
-def test_readers_and_a_prune_beside_writers_that_are_killed(
+def test_readers_a_prune_and_a_check_beside_writers_that_are_killed(
     tmp_path: Path, writers: list[subprocess.Popen[str]]
 ) -> None:
     directory = tmp_path / "cache"
@@ -60,6 +66,9 @@ def test_readers_and_a_prune_beside_writers_that_are_killed(
             assert found in (None, block.data)
             hits += found is not None
         shelf.store.index()
+        if rounds % 5 == 2:
+            checker = Checker(directory, fs, repair=True)
+            assert checker.run(now=shelf.clock(), progress=lambda progress: None).bad == ()
         if rounds % 5 == 0:
             execute(plan_prune(directory, fs, now=shelf.clock(), max_bytes=0), directory, fs)
     for writer in writers:
@@ -71,3 +80,109 @@ def test_readers_and_a_prune_beside_writers_that_are_killed(
     files = [path for path in directory.rglob("*") if path.is_file()]
     assert indexed.num_bytes == sum(path.stat().st_size for path in files)
     assert all(shelf.get(block) in (None, block.data) for block in CHAIN)
+
+
+FILLER = """
+import sys
+import time
+from pathlib import Path
+from omlx.storage.fs import RealFileSystem
+from tests.fakes.blocks import Shelf, make_chain, make_state
+
+number, max_bytes = int(sys.argv[2]), int(sys.argv[3])
+shelf = Shelf(RealFileSystem(), time.time, directory=Path(sys.argv[1]), max_bytes=max_bytes)
+for seed in range(30):
+    for block in make_chain(4, seed=1000 * number + seed, width=2000):
+        shelf.put(block)
+        shelf.put(make_state(block, width=5000))
+        shelf.store.touch([block.key])
+    print("round", flush=True)
+counters = shelf.store.counters()
+assert counters.blocks_written > 200 and counters.evicted > 100 and not counters.bad, counters
+"""
+BLOCK_BYTES = 4096 + 16 + 4 * 2000 * (2 * 2 + 4)
+STATE_BYTES = 4096 + 16 + 5000 * (3 * 4 + 4)
+LARGEST = max(BLOCK_BYTES, STATE_BYTES)
+MAX_BYTES = 2_000_000
+NUM_FILLERS = 3
+
+
+def held_bytes(directory: Path, *, fs: FileSystem) -> tuple[int, int]:
+    """Bytes of all files, and of the states."""
+    files = scan(fs, directory)
+    states = sum(file.size for file in files if file.kind is FileKind.STATE)
+    return sum(file.size for file in files), states
+
+
+def stop(process: "subprocess.Popen[str]") -> None:
+    """Stop a process, so that nothing moves while files are counted, or see that it has ended."""
+    os.kill(process.pid, signal.SIGSTOP)  # send_signal() would take its exit status away
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+@pytest.fixture
+def fillers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that together write many times what the directory may hold."""
+    command = [sys.executable, "-c", FILLER, str(tmp_path / "cache")]
+    started = [
+        subprocess.Popen([*command, str(i), str(MAX_BYTES)], stdout=subprocess.PIPE, text=True)
+        for i in range(NUM_FILLERS)
+    ]
+    yield started
+    for filler in started:
+        filler.kill()
+        filler.communicate()
+
+
+def test_processes_that_fill_a_directory_keep_its_budget_within_a_block_each(
+    tmp_path: Path, fillers: list[subprocess.Popen[str]]
+) -> None:
+    """S7: the ceiling holds although each of them believes that it is alone."""
+    directory, fs = tmp_path / "cache", RealFileSystem()
+    seen: list[tuple[int, int]] = []
+    for _ in range(30):
+        for filler in fillers:
+            assert filler.stdout is not None and filler.stdout.readline() == "round\n"
+        for filler in fillers:
+            stop(filler)
+        seen.append(held_bytes(directory, fs=fs))
+        for filler in fillers:
+            os.kill(filler.pid, signal.SIGCONT)
+    assert [filler.wait() for filler in fillers] == [0] * NUM_FILLERS
+    most = max(total for total, _ in seen)
+    assert MAX_BYTES * 0.8 < most <= MAX_BYTES + NUM_FILLERS * LARGEST
+    assert max(states for _, states in seen) <= MAX_BYTES // 4 + NUM_FILLERS * STATE_BYTES
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_however_their_calls_fall_between_each_other_the_budget_is_kept(seed: int) -> None:
+    """The same at every moment and in a known order, on a file system with ticks of 4 ms."""
+    clock = Clock(1_000_000.00005)
+    memory = MemoryFileSystem(lambda: clock.now // 0.004 * 0.004 + 0.0001)
+    memory.mkdir(DIRECTORY, 0o700)
+    most = 0
+
+    def after_call() -> None:
+        nonlocal most
+        clock.now += 0.0001
+        most = max(most, memory.used_bytes())
+
+    turns = Turns(seed, after_call)
+    written: list[int] = []
+
+    def fill(number: int, wait: Callable[[], None]) -> None:
+        fs = TurnFileSystem(memory, turns, wait)
+        shelf = Shelf(fs, clock, max_bytes=MAX_BYTES, pid=100 + number)
+        for round_idx in range(12):
+            for block in make_chain(4, seed=1000 * number + round_idx, width=2000):
+                shelf.put(block)
+                shelf.put(make_state(block, width=5000))
+                shelf.store.touch([block.key])
+        counters = shelf.store.counters()
+        assert not counters.bad
+        written.append(counters.blocks_written)
+
+    turns.run([partial(fill, number) for number in range(NUM_FILLERS)])
+    assert sum(written) >= 0.95 * NUM_FILLERS * 12 * 8
+    assert MAX_BYTES * 0.95 < most <= MAX_BYTES + (NUM_FILLERS - 1) * LARGEST
+    assert held_bytes(DIRECTORY, fs=memory)[1] <= MAX_BYTES // 4 + NUM_FILLERS * STATE_BYTES

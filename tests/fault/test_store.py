@@ -14,14 +14,26 @@ from omlx.storage.layout import BlockHash, parse_block_name
 from omlx.storage.record import BadReason
 from omlx.storage.store import PutResult
 from omlx.storage.survey import execute, plan_prune, survey
-from tests.fakes.blocks import DIRECTORY, ROOT, Block, Clock, Shelf, make_block, make_chain
+from tests.fakes.blocks import (
+    DIRECTORY,
+    ROOT,
+    Block,
+    Clock,
+    Shelf,
+    make_block,
+    make_chain,
+    make_state,
+)
 from tests.fakes.fs import FaultFileSystem, FaultMode, MemoryFileSystem
 
 CHAIN = make_chain(3)
 TAIL = make_block(CHAIN[2].key.name, 50, count=2)
 LATER = make_block(ROOT, 60)
-BLOCKS = [*CHAIN, TAIL, LATER]
-MAX_BYTES = 21_700  # too few for all five blocks
+STATES = [make_state(CHAIN[1]), make_state(TAIL), make_state(LATER)]
+BLOCKS = [*CHAIN, TAIL, LATER, *STATES]
+MAX_BYTES = 27_000  # too few for all of them
+MAX_STATE_BYTES = 9500  # too few for three
+MAX_DAILY_BYTES = 200_000
 FD_CALLS = ("open", "close")
 
 
@@ -35,21 +47,32 @@ def check(shelf: Shelf, block: Block) -> bool:
 def session(fs: FaultFileSystem, clock: Clock) -> Shelf | None:
     """Everything a server does with a store; None where the store can't even be opened."""
     try:
-        shelf = Shelf(fs, clock, max_bytes=MAX_BYTES, min_free_bytes=1)
+        shelf = Shelf(
+            fs,
+            clock,
+            max_bytes=MAX_BYTES,
+            max_state_bytes=MAX_STATE_BYTES,
+            min_free_bytes=1,
+            max_daily_bytes=MAX_DAILY_BYTES,
+        )
     except StoreError:
         return None
     shelf.store.index()
-    for block in (*CHAIN, TAIL):
+    for block in (*CHAIN, TAIL, *STATES[:2]):
         shelf.put(block)
         clock.now += 1
     for block in BLOCKS:
         if check(shelf, block):
             shelf.store.touch([block.key])
     for child in shelf.store.children(CHAIN[2].key.name):
-        assert (child.name, child.tokens) == (TAIL.key.name, TAIL.tokens)
-    shelf.store.remove(TAIL.key.parent, TAIL.key.name, TAIL.key.count)
+        assert child.key in (TAIL.key, STATES[1].key) and child.tokens == TAIL.tokens
+    assert shelf.get_some(STATES[0], 1) in (None, STATES[0].data[1])
+    for child in shelf.store.states([BlockHash(ROOT), *(block.key.name for block in CHAIN)]):
+        assert child.key in (STATES[0].key, STATES[1].key)
+    for block in (TAIL, STATES[1]):
+        shelf.store.remove(block.key)
     clock.now += 100  # a pause is over, and the directory is looked at again
-    for block in (LATER, TAIL):
+    for block in (LATER, TAIL, STATES[2], STATES[1]):
         shelf.put(block)
         clock.now += 1
     shelf.store.evict(1)
@@ -64,7 +87,8 @@ def calls_of_a_session() -> list[str]:
     shelf = session(fs, clock)
     assert shelf is not None
     counters = shelf.store.counters()
-    assert counters.blocks_written == 6 and counters.evicted == 2 and counters.bad == {}
+    assert (counters.blocks_written, counters.evicted, counters.bad) == (10, 3, {})
+    assert shelf.budget.num_states == 2 and counters.bytes_written_today > 40_000
     return fs.calls
 
 
@@ -77,14 +101,12 @@ def check_leftovers(memory: MemoryFileSystem, clock: Clock) -> None:
     fresh = Shelf(memory, clock, is_alive=lambda pid: pid == os.getpid())
     indexed = fresh.store.index()
     named = [path for path in memory.files() if parse_block_name(path.name)]
-    assert indexed.num_blocks == len(named)
+    assert indexed.num_blocks + indexed.num_states == len(named)
     assert indexed.num_bytes == memory.used_bytes()
     assert not [path for path in memory.files() if path.name.startswith(".tmp")]
     for parent in {block.key.parent for block in BLOCKS}:
         for child in fresh.store.children(parent):
-            assert child.tokens in [each.tokens for each in BLOCKS]
-    for block in BLOCKS:
-        check(fresh, block)
+            assert (child.key, child.tokens) in [(each.key, each.tokens) for each in BLOCKS]
     results = [fresh.put(block) for block in BLOCKS]
     assert PutResult.DROPPED not in results
     assert all(check(fresh, block) for block in BLOCKS)
@@ -169,5 +191,5 @@ def test_a_power_cut_that_loses_the_last_writes(lost: float) -> None:
         shelf.put(block)
     cut([block.path() for block in BLOCKS[2:]], memory)
     again = Shelf(memory, clock)
-    assert [check(again, block) for block in BLOCKS] == [True, True, *[lost == 0.0] * 3]
+    assert [check(again, block) for block in BLOCKS] == [True, True, *[lost == 0.0] * 6]
     assert len(again.store.children(BlockHash(ROOT))) >= 1

@@ -99,9 +99,11 @@ def inspect_text(report: Report) -> str:
 
 def _rows(model: ModelReport, now: float) -> Iterator[tuple[str, str]]:
     blocks, tails = model.total("num_blocks"), model.total("num_tails")
+    states = model.total("num_states")
     yield (
         "disk",
         f"{count(blocks, 'block')} ({count(tails, 'tail')}), "
+        f"{count(states, 'snapshot') + ', ' if states else ''}"
         f"{count(model.total('num_tokens'), 'token')}, {format_size(model.total('num_bytes'))}",
     )
     newest = [root.newest for root in model.roots if root.newest is not None]
@@ -168,6 +170,7 @@ def _model_json(model: ModelReport) -> dict[str, object]:
         "disk": {
             "blocks": model.total("num_blocks"),
             "tails": model.total("num_tails"),
+            "snapshots": model.total("num_states"),
             "tokens": model.total("num_tokens"),
             "bytes": model.total("num_bytes"),
             "oldest": min((r.oldest for r in model.roots if r.oldest is not None), default=None),

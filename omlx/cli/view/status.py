@@ -54,6 +54,24 @@ class ModelStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentRequest:
+    """One of the last requests that are over; `part` is where its prompt left what is stored."""
+
+    id: str
+    time: float
+    model: str
+    client: str
+    outcome: str
+    prompt_tokens: int
+    cached_memory: int
+    cached_disk: int
+    uncached: int
+    ttft_s: float | None
+    miss: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A whole server."""
 
@@ -69,6 +87,7 @@ class Status:
     hit_rate: float | None = None
     uncached_mean: float | None = None
     models: tuple[ModelStatus, ...] = field(default=())
+    recent: tuple[RecentRequest, ...] = ()
 
     @property
     def memory(self) -> Tier:
@@ -88,8 +107,6 @@ class Status:
 def read_status(answer: Mapping[str, object]) -> Status:
     """The values of a status object; what is missing or of another type counts as nothing."""
     requests, ttft, turns = (_map(answer, key) for key in ("requests", "ttft_s", "turns"))
-    models = answer.get("models")
-    items = cast(list[object], models) if isinstance(models, list) else []
     return Status(
         version=_text(answer, "version"),
         address=_text(answer, "address"),
@@ -102,9 +119,8 @@ def read_status(answer: Mapping[str, object]) -> Status:
         ttft_p95_s=_number(ttft, "p95"),
         hit_rate=_number(turns, "hit_rate"),
         uncached_mean=_number(turns, "uncached_mean"),
-        models=tuple(
-            _model(cast(Mapping[str, object], item)) for item in items if isinstance(item, dict)
-        ),
+        models=tuple(map(_model, _maps(answer, "models"))),
+        recent=tuple(map(_recent, _maps(answer, "recent"))),
     )
 
 
@@ -129,6 +145,29 @@ def _model(item: Mapping[str, object]) -> ModelStatus:
         cached_disk_tokens=_int(counters, "cached_disk_tokens"),
         bad={reason: _int(bad, reason) for reason in bad if _int(bad, reason)},
     )
+
+
+def _recent(item: Mapping[str, object]) -> RecentRequest:
+    return RecentRequest(
+        id=_text(item, "id"),
+        time=_number(item, "time") or 0.0,
+        model=_text(item, "model"),
+        client=_text(item, "client"),
+        outcome=_text(item, "outcome"),
+        prompt_tokens=_int(item, "prompt_tokens"),
+        cached_memory=_int(item, "cached_memory"),
+        cached_disk=_int(item, "cached_disk"),
+        uncached=_int(item, "uncached"),
+        ttft_s=_number(item, "ttft_s"),
+        miss=_text(item, "miss"),
+        part=_text(item, "part"),
+    )
+
+
+def _maps(item: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    value = item.get(key)
+    items = cast(list[object], value) if isinstance(value, list) else []
+    return [cast(Mapping[str, object], one) for one in items if isinstance(one, dict)]
 
 
 def _tier(item: Mapping[str, object], key: str) -> Tier:

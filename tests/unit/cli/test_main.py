@@ -54,7 +54,7 @@ def test_help_of_the_root_imports_no_command() -> None:
     [
         ("omlx ser", 1, ["plain,serve"]),
         ("omlx ", 1, ["plain,serve", "plain,model", "plain,cache", "plain,config"]),
-        ("omlx cache ", 2, ["plain,inspect", "plain,prune"]),
+        ("omlx cache ", 2, ["plain,inspect", "plain,prune", "plain,verify"]),
         ("omlx serve --log-l", 2, ["plain,--log-level"]),
         ("omlx serve --log-level wa", 3, ["plain,warning"]),
         ("omlx serve --prefill-chunk ", 3, ["plain,auto"]),

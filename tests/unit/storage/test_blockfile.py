@@ -1,7 +1,9 @@
 """One block file: written whole or not at all, believed only after every check."""
 
 import errno
+import itertools
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from omlx.storage.blockfile import Wanted, encode_block, read_block, read_tokens, write_file
-from omlx.storage.fs import FileStat, RealFileSystem
-from omlx.storage.layout import BlockHash, BlockKey, BlockName, block_name, root_name
+from omlx.storage.fs import FileStat, FileSystem, RealFileSystem
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, BlockName, block_name, root_name
 from omlx.storage.record import ALIGNMENT, BadBlock, BadReason, SectionSpec
 from tests.fakes.blocks import OTHER_ROOT, ROOT, Block, Clock, make_block
 from tests.fakes.fs import FaultFileSystem, FaultMode, MemoryFileSystem
@@ -20,6 +22,10 @@ PATH = Path("/d/block")
 TEMP = Path("/d/.tmp-1-1")
 WHOLE = b"".join(encode_block(ROOT, BLOCK.key, BLOCK.tokens, BLOCK.sections))
 WANTED = Wanted(ROOT, BLOCK.key, BLOCK.tokens)
+NEW = SectionSpec("9.k", "U8", (1,))
+LAST = (SectionSpec("1.k", "F32", (5000,)), random.Random(3).randbytes(20_000))
+WIDE = Block(BLOCK.key, BLOCK.tokens, (*BLOCK.specs, LAST[0]), (*BLOCK.data, LAST[1]))
+WIDE_FILE = b"".join(encode_block(ROOT, WIDE.key, WIDE.tokens, WIDE.sections))
 
 
 def holding(data: bytes) -> MemoryFileSystem:
@@ -92,8 +98,65 @@ def test_other_sections_are_foreign() -> None:
     specs = (BLOCK.specs[0], SectionSpec("0.v", "I32", BLOCK.specs[1].shape))
     other = Block(BLOCK.key, BLOCK.tokens, specs, BLOCK.data)
     assert reason_of(WHOLE, WANTED, other) is BadReason.FOREIGN
-    fewer = Block(BLOCK.key, BLOCK.tokens, BLOCK.specs[:1], BLOCK.data[:1])
-    assert reason_of(WHOLE, WANTED, fewer) is BadReason.FOREIGN
+    more = Block(BLOCK.key, BLOCK.tokens, (*BLOCK.specs, NEW), (*BLOCK.data, b"x"))
+    assert reason_of(WHOLE, WANTED, more) is BadReason.FOREIGN
+
+
+def read_some(fs: FileSystem, idxs: Sequence[int]) -> tuple[int, list[bytes]]:
+    """Read these sections of three: bytes read, and their content."""
+    buffers = [bytearray(WIDE.specs[idx].nbytes) for idx in idxs]
+    views = [(WIDE.specs[idx], memoryview(b)) for idx, b in zip(idxs, buffers, strict=True)]
+    num_bytes = read_block(fs, PATH, WANTED, views)
+    return num_bytes, [bytes(buffer) for buffer in buffers]
+
+
+SUBSETS = [idxs for n in range(4) for idxs in itertools.permutations(range(3), n)]
+
+
+@pytest.mark.parametrize("idxs", SUBSETS, ids=str)
+def test_any_sections_are_read_in_any_order_and_only_those(idxs: tuple[int, ...]) -> None:
+    fs = holding(WIDE_FILE)
+    size = ALIGNMENT + len(WIDE.tokens) + sum(WIDE.specs[idx].nbytes for idx in idxs)
+    assert read_some(fs, idxs) == (size, [WIDE.data[idx] for idx in idxs])
+    starts = [WIDE_FILE.index(data, ALIGNMENT) for data in WIDE.data]
+    for idx, start in enumerate(starts):
+        fs.content(PATH)[:] = WIDE_FILE
+        fs.content(PATH)[start] ^= 1
+        if idx not in idxs:
+            assert read_some(fs, idxs)[1] == [WIDE.data[idx] for idx in idxs]
+            continue
+        with pytest.raises(BadBlock) as caught:
+            read_some(fs, idxs)
+        assert caught.value.reason is BadReason.CHECKSUM
+    fs.content(PATH)[:] = WIDE_FILE[:-1]
+    with pytest.raises(BadBlock) as shorter:
+        read_some(fs, idxs)
+    assert shorter.value.reason is BadReason.TRUNCATED
+
+
+def test_the_same_section_twice_is_foreign() -> None:
+    twice = Block(BLOCK.key, BLOCK.tokens, BLOCK.specs[:1] * 2, BLOCK.data[:1] * 2)
+    assert reason_of(WHOLE, WANTED, twice) is BadReason.FOREIGN
+
+
+def test_neighbouring_sections_are_read_with_one_call() -> None:
+    fs = FaultFileSystem(holding(WIDE_FILE))
+    read_some(fs, (0, 1, 2))
+    assert fs.calls.count("preadv") == 2, "the header, and the rest"
+    read_some(fs, (1, 2))
+    assert fs.calls.count("preadv") == 5, "the header, the tokens and two sections"
+
+
+def test_a_state_is_not_its_block() -> None:
+    key = replace(BLOCK.key, kind=BlockKind.STATE)
+    whole = b"".join(encode_block(ROOT, key, BLOCK.tokens, BLOCK.sections))
+    assert reason_of(whole) is BadReason.FOREIGN
+    wanted = Wanted(ROOT, key, BLOCK.tokens)
+    assert read(holding(whole), wanted) == list(BLOCK.data)
+    assert reason_of(WHOLE, wanted) is BadReason.FOREIGN
+    assert read_tokens(holding(whole), PATH, block_name(key), root_name(ROOT))[0].key == key
+    with pytest.raises(BadBlock):
+        read_tokens(holding(whole), PATH, block_name(BLOCK.key), root_name(ROOT))
 
 
 def test_other_token_ids_under_the_right_name_are_refused() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from omlx.storage.budget import Budget, Evicted, auto_max_bytes
 from omlx.storage.fs import RealFileSystem
-from omlx.storage.layout import root_name
+from omlx.storage.layout import BlockKind, root_name
 from omlx.storage.scan import FileKind, FoundFile
-from tests.fakes.blocks import DIRECTORY, OTHER_ROOT, ROOT, Block, Clock, make_chain
+from tests.fakes.blocks import DIRECTORY, OTHER_ROOT, ROOT, Block, Clock, make_chain, make_state
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
 
 CHAIN = make_chain(3)
@@ -97,13 +97,28 @@ def test_a_touched_block_goes_later() -> None:
     assert [block.path() in fs.files() for block in blocks] == [True, False, True]
 
 
-def test_other_processes_are_seen_after_a_minute_and_after_a_clock_jump() -> None:
+def test_other_processes_are_seen_as_soon_as_it_matters() -> None:
     fs, clock = directory_with(CHAIN[0])
     budget = make(fs, clock, 1000)
     budget.rescan()
+    for block in CHAIN[1:]:
+        clock.now += 0.001
+        fs.write(block.path(), bytes(400))
+    clock.now += 0.001
+    assert budget.reserve(500) is not None
+    assert CHAIN[2].path() not in fs.files() and budget.used_bytes == 1000
+
+
+def test_nothing_is_read_while_there_is_more_room_than_others_can_fill() -> None:
+    fs, clock = directory_with(CHAIN[0])
+    faulty = FaultFileSystem(fs)
+    budget = make(faulty, clock, 10**12)
+    budget.rescan()
+    calls = len(faulty.calls)
     fs.write(CHAIN[1].path(), bytes(100))
     clock.now += 59
     assert budget.reserve(1) is not None and budget.used_bytes == 101
+    assert len(faulty.calls) == calls
     clock.now += 1
     assert budget.reserve(1) is not None and budget.used_bytes == 202
     fs.unlink(CHAIN[1].path())
@@ -118,6 +133,57 @@ def test_what_another_process_removed_counts_as_freed() -> None:
     fs.unlink(CHAIN[2].path())
     assert budget.reserve(100) is not None
     assert len(fs.files()) == 3 and budget.used_bytes == 300
+
+
+def states_of(*blocks: Block) -> tuple[MemoryFileSystem, Clock, list[Path]]:
+    """A directory with blocks and their states, each 100 bytes, the first oldest."""
+    fs, clock = directory_with(*blocks)
+    paths = [make_state(block).path() for block in blocks]
+    for path in paths:
+        fs.write(path, bytes(100))
+        clock.now += 1
+    return fs, clock, paths
+
+
+def test_states_have_a_ceiling_of_their_own() -> None:
+    fs, clock, paths = states_of(*CHAIN)
+    budget = make(fs, clock, 1200)
+    assert budget.max_state_bytes == 300
+    budget.rescan()
+    assert (budget.num_states, budget.state_bytes, budget.num_blocks) == (3, 300, 3)
+    fs.utime(paths[0], clock.now)
+    reservation = budget.reserve(150, BlockKind.STATE)
+    assert reservation is not None and budget.state_bytes == 250
+    assert [path in fs.files() for path in paths] == [True, False, False]
+    assert [block.path() in fs.files() for block in CHAIN] == [True] * 3
+    reservation.abort()
+    assert (budget.state_bytes, budget.num_states) == (100, 1)
+    assert budget.reserve(301, BlockKind.STATE) is None and budget.num_states == 1
+    assert budget.reserve(301) is not None, "blocks may have the rest"
+
+
+def test_states_of_others_beyond_the_ceiling_go_before_any_block() -> None:
+    fs, clock, paths = states_of(*(make_chain(1, seed=seed)[0] for seed in range(4)))
+    budget = make(fs, clock, 900)
+    assert budget.reserve(150) is not None
+    assert [path in fs.files() for path in paths] == [False, False, True, True]
+    assert budget.num_blocks == 4 and budget.used_bytes == 750
+
+
+def test_a_state_that_can_not_go_keeps_others_out() -> None:
+    fs, clock, _ = states_of(*CHAIN)
+    faulty = FaultFileSystem(fs)
+    budget = make(faulty, clock, 1200)
+    budget.rescan()
+    faulty.fail_next("unlink", "forever", errno.EACCES)
+    assert budget.reserve(10, BlockKind.STATE) is None
+    assert budget.reserve(10) is not None
+
+
+def test_no_states_are_kept_where_they_may_have_no_bytes() -> None:
+    fs, clock, _ = states_of(*CHAIN)
+    budget = Budget(900, 0, fs, DIRECTORY, max_state_bytes=0, clock=clock)
+    assert budget.reserve(1) is not None and budget.num_states == 0
 
 
 def test_stale_temporary_files_go_and_our_own_are_not_counted_twice() -> None:

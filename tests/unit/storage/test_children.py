@@ -5,7 +5,16 @@ import errno
 from omlx.storage.children import MAX_CHILDREN, Child
 from omlx.storage.layout import BlockHash
 from omlx.storage.record import BadReason
-from tests.fakes.blocks import OTHER_ROOT, ROOT, Block, Clock, Shelf, make_block
+from tests.fakes.blocks import (
+    OTHER_ROOT,
+    ROOT,
+    Block,
+    Clock,
+    Shelf,
+    make_block,
+    make_chain,
+    make_state,
+)
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
 
 
@@ -21,7 +30,7 @@ def shelf_with(*blocks: Block) -> tuple[Shelf, FaultFileSystem, MemoryFileSystem
 
 
 def names(children: list[Child]) -> list[BlockHash]:
-    return [child.name for child in children]
+    return [child.key.name for child in children]
 
 
 def test_children_come_newest_first_with_their_token_ids() -> None:
@@ -30,7 +39,7 @@ def test_children_come_newest_first_with_their_token_ids() -> None:
     children = shelf.store.children(BlockHash(ROOT))
     assert names(children) == [full.key.name, tail.key.name]
     assert [child.tokens for child in children] == [full.tokens, tail.tokens]
-    assert [child.count for child in children] == [4, 2]
+    assert [child.key.count for child in children] == [4, 2]
     assert children[0].size == memory.stat(full.path()).size
     assert children[0].mtime == memory.stat(full.path()).mtime
 
@@ -117,3 +126,58 @@ def test_files_that_vanish_meanwhile_are_left_out() -> None:
         assert shelf.store.children(BlockHash(ROOT)) == []
     assert shelf.store.counters().bad == {}
     assert len(shelf.store.children(BlockHash(ROOT))) == 1
+
+
+def test_children_are_of_both_kinds_and_the_newest_of_each() -> None:
+    blocks = [make_block(ROOT, seed) for seed in range(MAX_CHILDREN + 3)]
+    state = make_state(blocks[0])
+    shelf, _, _ = shelf_with(state, *blocks)
+    children = shelf.store.children(BlockHash(ROOT))
+    assert [child.key for child in children] == [
+        *(block.key for block in reversed(blocks[3:])),
+        state.key,
+    ]
+    shelf, _, _ = shelf_with(blocks[0], *map(make_state, blocks))
+    children = shelf.store.children(BlockHash(ROOT))
+    assert len(children) == MAX_CHILDREN + 1 and children[-1].key == blocks[0].key
+
+
+def test_states_of_many_parents_are_found_together() -> None:
+    chain = make_chain(6)
+    tails = [make_block(block.key.name, seed, 2) for seed, block in enumerate(chain)]
+    states = [make_state(block) for block in (chain[2], tails[0], tails[4])]
+    shelf, _, _ = shelf_with(*chain, *tails, *states)
+    parents = [BlockHash(ROOT), *(block.key.name for block in chain[:4])]
+    found = shelf.store.states(parents)
+    assert {child.key for child in found} == {states[0].key, states[1].key}
+    assert {child.tokens for child in found} == {chain[2].tokens, tails[0].tokens}
+    assert shelf.store.states([]) == []
+
+
+def test_shards_are_listed_again_only_when_they_have_changed() -> None:
+    blocks = [make_block(ROOT, seed) for seed in range(2)]
+    shelf, fs, memory = shelf_with(*blocks, make_state(blocks[0]))
+    parents = [BlockHash(ROOT)]
+    shelf.clock.now += 10
+    for _ in range(2):
+        assert [child.key for child in shelf.store.states(parents)] == [make_state(blocks[0]).key]
+    assert fs.calls.count("names") == 1
+    shelf.put(make_state(blocks[1]))
+    assert len(shelf.store.states(parents)) == 2
+    shelf.put(make_state(make_block(ROOT, 5)))  # within the same tick of the clock
+    assert len(shelf.store.states(parents)) == 3
+    memory.unlink(make_state(blocks[0]).path())
+    assert len(shelf.store.states(parents)) == 2
+
+
+def test_states_that_are_bad_are_removed_and_counted() -> None:
+    block = make_block(ROOT, 1)
+    state = make_state(block)
+    shelf, fs, memory = shelf_with(block, state)
+    memory.content(state.path())[4096] ^= 1
+    assert shelf.store.states([BlockHash(ROOT)]) == []
+    assert shelf.store.counters().bad == {BadReason.CHECKSUM: 1}
+    assert memory.files() and state.path() not in memory.files()
+    for call in ("stat", "names"):
+        fs.fail_next(call, "once", errno.EIO)
+        assert shelf.store.states([BlockHash(ROOT)]) == []

@@ -1,5 +1,6 @@
 """All names of the store."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlx.storage import layout
-from omlx.storage.layout import BlockHash, BlockKey, BlockName, RootHash
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, BlockName, RootHash
 
 ROOT = RootHash(bytes(range(32)))
 KEY = BlockKey(BlockHash(bytes(range(100, 132))), BlockHash(bytes(range(200, 232))), 256)
@@ -35,11 +36,26 @@ def test_a_block_has_this_path() -> None:
     assert layout.is_root_name(layout.root_name(ROOT)) and layout.is_shard_name("64")
 
 
-@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.data())
-def test_every_block_name_parses_back(parent: bytes, name: bytes, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, layout.MAX_COUNT))
-    parsed = layout.block_name(BlockKey(BlockHash(parent), BlockHash(name), count))
+def test_a_state_lies_beside_its_block() -> None:
+    key = replace(KEY, kind=BlockKind.STATE)
+    block, state = (layout.block_path(Path("/c"), ROOT, each) for each in (KEY, key))
+    assert state == block.with_suffix(".state.safetensors")
+    places = [path.relative_to("/c").as_posix() for path in (block, state)]
+    assert layout.chain_keys(places[0]) == layout.chain_keys(places[1])
+
+
+@given(
+    st.binary(min_size=32, max_size=32),
+    st.binary(min_size=32, max_size=32),
+    st.integers(1, layout.MAX_COUNT),
+    st.sampled_from(BlockKind),
+)
+def test_every_block_name_parses_back(
+    parent: bytes, name: bytes, count: int, kind: BlockKind
+) -> None:
+    parsed = layout.block_name(BlockKey(BlockHash(parent), BlockHash(name), count, kind))
     assert layout.parse_block_name(parsed.filename) == parsed
+    assert layout.kind_of_name(parsed.filename) is parsed.kind is kind
     assert parsed.name16 == name.hex()[:16] and parsed.count == count
 
 
@@ -49,6 +65,9 @@ _NAME = f"{'a' * 32}.{'b' * 16}.7.safetensors"
 @given(st.text(max_size=80))
 @example(_NAME + "\n")
 @example(_NAME.upper())
+@example(_NAME.replace("7", "7.state"))
+@example(_NAME.replace("7", "7.state.state"))
+@example(_NAME.replace("7", "7.State"))
 @example("\u0661".join(_NAME.split("7")))  # an Arabic one is a digit, too
 def test_any_other_name_is_refused_or_means_itself(text: str) -> None:
     parsed = layout.parse_block_name(text)

@@ -1,5 +1,6 @@
 """The block format: exact bytes, the safetensors library as a witness, hostile headers."""
 
+import hashlib
 import json
 import math
 import tracemalloc
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx.storage.blockfile import encode_block
-from omlx.storage.layout import MAX_COUNT, BlockHash, BlockKey
+from omlx.storage.layout import MAX_COUNT, BlockHash, BlockKey, BlockKind
 from omlx.storage.record import (
     ALIGNMENT,
     MAX_HEADER_BYTES,
@@ -30,9 +31,11 @@ from omlx.storage.record import (
     min_file_bytes,
     tokens_spec,
 )
-from tests.fakes.blocks import ROOT, Block, make_block
+from tests.fakes.blocks import ROOT, Block, make_block, make_state
 
 BLOCK = make_block(ROOT, 1)
+GOLDEN_BLOCK = "146c42239322f28a8a70474489baf4e5cc328a597937a1cb36891e6450974aa3"
+GOLDEN_STATE = "d062a10dbc54951bcfdd09d68159176b7a1d387b7621fe9587cf6c99242bae05"
 
 
 def encoded(block: Block) -> bytes:
@@ -63,6 +66,26 @@ def test_the_header_is_exactly_this_text() -> None:
         '"tokens":{"dtype":"U32","shape":[3],"data_offsets":[0,12]},'
         '"0.k":{"dtype":"BF16","shape":[2,3,4],"data_offsets":[12,60]}}'
     )
+
+
+def test_the_header_of_a_state_says_so() -> None:
+    key = BlockKey(BlockHash(b"\x01" * 32), BlockHash(b"\x02" * 32), 3, BlockKind.STATE)
+    specs = [tokens_spec(3), SectionSpec("0.s", "F32", (2, 2))]
+    header = encode_header(ROOT, key, specs, [b"\xaa" * 16, b"\xbb" * 16])
+    assert header[8:].rstrip(b" ").decode() == (
+        '{"__metadata__":{"format":"1","root":"' + ROOT.hex() + '","parent":"' + "01" * 32 + '",'
+        '"name":"' + "02" * 32 + '","count":"3","kind":"state",'
+        '"xxh3.tokens":"' + "aa" * 16 + '","xxh3.0.s":"' + "bb" * 16 + '"},'
+        '"tokens":{"dtype":"U32","shape":[3],"data_offsets":[0,12]},'
+        '"0.s":{"dtype":"F32","shape":[2,2],"data_offsets":[12,28]}}'
+    )
+    assert decode_header(header, len(header) + 28).key == key
+
+
+def test_the_bytes_of_a_block_and_a_state_never_change() -> None:
+    """Who changes this has made a new format."""
+    digests = [hashlib.sha256(encoded(each)).hexdigest() for each in (BLOCK, make_state(BLOCK))]
+    assert digests == [GOLDEN_BLOCK, GOLDEN_STATE]
 
 
 def test_the_safetensors_library_reads_a_block(tmp_path: Path) -> None:
@@ -117,9 +140,12 @@ specs = st.builds(
     st.lists(specs, max_size=5, unique_by=lambda spec: spec.name),
     st.integers(1, MAX_COUNT),
     st.binary(min_size=32, max_size=32),
+    st.sampled_from(BlockKind),
 )
-def test_what_is_encoded_is_decoded(sections: list[SectionSpec], count: int, name: bytes) -> None:
-    key = BlockKey(BlockHash(ROOT), BlockHash(name), count)
+def test_what_is_encoded_is_decoded(
+    sections: list[SectionSpec], count: int, name: bytes, kind: BlockKind
+) -> None:
+    key = BlockKey(BlockHash(ROOT), BlockHash(name), count, kind)
     all_specs = [tokens_spec(count), *sections]
     digests = [bytes([i]) * 16 for i in range(len(all_specs))]
     data = encode_header(ROOT, key, all_specs, digests)
@@ -198,6 +224,9 @@ HOSTILE = [
     setter("__metadata__", "xxh3.0.k", "0" * 31),
     setter("__metadata__", "xxh3.9.k", "0" * 32),
     setter("__metadata__", "extra", "1"),
+    setter("__metadata__", "kind", "block"),  # a block has no kind
+    setter("__metadata__", "kind", "State"),
+    setter("__metadata__", "kind", ""),
     remover("__metadata__", "name"),
     remover("__metadata__", "parent"),
     remover("__metadata__", "count"),

@@ -10,7 +10,7 @@ import pytest
 
 from omlx.storage.fs import RealFileSystem
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
-from tests.fakes.blocks import DIRECTORY, ROOT, Clock, make_block
+from tests.fakes.blocks import DIRECTORY, ROOT, Clock, make_block, make_state
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
 
 BLOCK = make_block(ROOT, 1)
@@ -21,6 +21,7 @@ def test_place_and_name_make_the_kind() -> None:
     fs = MemoryFileSystem(Clock(77.0))
     kinds = {
         BLOCK.path(): FileKind.BLOCK,
+        make_state(BLOCK).path(): FileKind.STATE,
         SHARD / "from-the-future.7.state.safetensors": FileKind.OTHER_BLOCK,
         SHARD / ".tmp-12-3": FileKind.TEMP,
         SHARD / "notes.txt": FileKind.UNKNOWN,
@@ -32,7 +33,10 @@ def test_place_and_name_make_the_kind() -> None:
         DIRECTORY / "elsewhere" / SHARD.parent.name / SHARD.name / "x.safetensors": (
             FileKind.UNKNOWN
         ),
-        DIRECTORY / ".tmp-12-5": FileKind.UNKNOWN,
+        DIRECTORY / ".tmp-12-5": FileKind.TEMP,
+        DIRECTORY / "written-today.json": FileKind.DAY_FILE,
+        DIRECTORY / "root.json": FileKind.UNKNOWN,
+        DIRECTORY / "blocks" / ".tmp-12-5": FileKind.UNKNOWN,
     }
     for path in kinds:
         fs.write(path, b"12345")

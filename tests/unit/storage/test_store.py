@@ -137,7 +137,7 @@ def test_a_removed_block_is_gone_and_not_counted() -> None:
     key = CHAIN[0].key
     shelf.put(CHAIN[0])
     for _ in range(2):
-        shelf.store.remove(key.parent, key.name, key.count)
+        shelf.store.remove(key)
     assert not shelf.has(CHAIN[0]) and shelf.budget.used_bytes == memory.used_bytes()
     assert shelf.store.counters().missing == 0
 
@@ -226,7 +226,7 @@ def test_touch_and_remove_never_raise(mode: FaultMode) -> None:
     fs.fail_next("utime", mode, errno.EROFS)
     shelf.store.touch([key])
     fs.fail_next("unlink", mode, errno.EROFS)
-    shelf.store.remove(key.parent, key.name, key.count)
+    shelf.store.remove(key)
     assert shelf.get(CHAIN[0]) == CHAIN[0].data
 
 

@@ -17,6 +17,7 @@ from tests.fakes.blocks import (
     Shelf,
     make_block,
     make_chain,
+    make_state,
 )
 from tests.fakes.fs import FaultFileSystem, MemoryFileSystem
 
@@ -90,6 +91,28 @@ def test_bad_files_are_counted_by_reason_and_left_alone(fs: MemoryFileSystem) ->
     assert root.oldest is None and root.newest is None
     assert root.num_bytes == 5 + sum(len(fs.content(p)) for p in paths(*CHAIN, TAIL))
     assert sorted(fs.files()) == before
+
+
+def test_states_are_counted_apart_and_planned_before_their_blocks(fs: MemoryFileSystem) -> None:
+    clock = Clock(fs.clock())
+    states = [make_state(CHAIN[2]), make_state(TAIL)]
+    for state in states:
+        Shelf(fs, clock).put(state)
+    root = next(root for root in survey(DIRECTORY, fs) if root.root16 == ROOT.hex()[:16])
+    assert (root.num_blocks, root.num_tails, root.num_states, root.num_tokens) == (4, 1, 2, 14)
+    assert root.num_bytes == sum(len(fs.content(p)) for p in paths(*CHAIN, TAIL, *states))
+    files = [DIRECTORY / file.place for file in plan(fs, everything=True).files]
+    for state, block in zip(states, (CHAIN[2], TAIL), strict=True):
+        assert files.index(state.path()) < files.index(block.path())
+
+
+def test_files_of_another_format_are_no_bad_files(fs: MemoryFileSystem) -> None:
+    for block in (CHAIN[0], TAIL):
+        content = fs.content(block.path())
+        content[:] = content.replace(b'"format":"1"', b'"format":"0"')
+    root = next(root for root in survey(DIRECTORY, fs) if root.root16 == ROOT.hex()[:16])
+    assert (root.bad, root.num_other, root.num_blocks) == ({}, 2, 2)
+    assert CHAIN[0].path() in blocks_of(plan(fs, everything=True)), "and they may go"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 60_000, b'{"model": 3}'])

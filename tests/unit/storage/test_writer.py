@@ -166,5 +166,4 @@ def test_too_many_sections_are_dropped_not_raised() -> None:
     sections = [
         (type(block.specs[0])(f"{i}.k", "U8", (1,)), memoryview(b"x")) for i in range(12_000)
     ]
-    key = block.key
-    assert shelf.store.put(key.parent, key.name, block.tokens, sections) is PutResult.DROPPED
+    assert shelf.store.put(block.key, block.tokens, sections) is PutResult.DROPPED

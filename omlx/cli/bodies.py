@@ -1,0 +1,120 @@
+"""Reads the body of an API request from a file, and makes of it the prompt that a server would.
+
+Knows nothing about caches or servers that run.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from omlx.errors import ModelError, OmlxError
+from omlx.models.locate import ModelEntry, resolve
+from omlx.models.text import TextModel
+from omlx.server.anthropic.messages import Messages
+from omlx.server.errors import ApiError
+from omlx.server.generation import Dialect, Generation
+from omlx.server.openai.chat import Chat
+from omlx.server.prompt import Encoded, encode
+
+if TYPE_CHECKING:
+    from omlx.settings.build import Resolved
+
+_ANTHROPIC_FIELDS = frozenset({"system", "stop_sequences", "thinking"})
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """One body: the request in it, the model it is for, and the prompt."""
+
+    path: Path
+    model: ModelEntry
+    text: TextModel
+    prompt: Encoded
+    has_tools: bool
+
+
+def read_body(path: Path) -> Generation:
+    """The request in a file, in whichever dialect it is written; OmlxError."""
+    try:
+        data = path.read_bytes()
+        tree: object = json.loads(data)
+    except OSError as error:
+        raise OmlxError(f"{path} can't be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise OmlxError(f"{path} is not valid JSON: {error}") from None
+    body = _mapping(tree)
+    if _is_anthropic(body):
+        if "max_tokens" not in body:  # which the API insists on, but no prompt has
+            data = json.dumps({**body, "max_tokens": 1}).encode()
+        return _decoded(path, Messages(reads_tools=True), data)
+    return _decoded(path, Chat(reads_tools=True), data)
+
+
+def _decoded(path: Path, dialect: Dialect, data: bytes) -> Generation:
+    try:
+        return dialect.decode(data)
+    except ApiError as error:
+        raise OmlxError(f"{path}: {error.message}") from None
+
+
+def _is_anthropic(body: Mapping[str, object]) -> bool:
+    if not _ANTHROPIC_FIELDS.isdisjoint(body):
+        return True
+    if any("input_schema" in _mapping(tool) for tool in _items(body.get("tools"))):
+        return True
+    contents = (_mapping(m).get("content") for m in _items(body.get("messages")))
+    blocks = (_mapping(block) for content in contents for block in _items(content))
+    return any(block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[object]:
+    return cast(list[object], value) if isinstance(value, list) else []
+
+
+def prompt_file(path: Path, resolved: "Resolved", *, like: PromptFile | None = None) -> PromptFile:
+    """A body and the prompt it makes for its model, or for that of `like`; OmlxError."""
+    generation = read_body(path)
+    if like is not None:
+        entry, text = like.model, like.text
+    else:
+        entry = _model(generation.model, resolved)
+        text = TextModel.load(entry.path)
+    try:
+        return PromptFile(path, entry, text, encode(text, generation), bool(generation.tools))
+    except ApiError as error:
+        raise OmlxError(f"{path}: {error.message}") from None
+
+
+def _model(name: str, resolved: "Resolved") -> ModelEntry:
+    """The model of that name, the default model, or the only one there is."""
+    from omlx.cli.found import discover_models, no_models
+
+    entries = discover_models(resolved).models
+    if not entries:
+        raise no_models(resolved)
+    default = resolved.settings.server.default_model
+    found = resolve(entries, name) or (resolve(entries, default) if default else None)
+    if found is None and len(entries) == 1:
+        return entries[0]
+    if found is None:
+        known = ", ".join(entry.id for entry in entries)
+        raise ModelError(f"there is no model {name!r}", hint=f"found: {known}")
+    return found
+
+
+def model_text(model_id: str, resolved: "Resolved") -> TextModel | None:
+    """The text side of a model by its id; None where it is not found or can't be used."""
+    from omlx.models.locate import discover
+
+    entry = resolve(discover(resolved.model_dirs).models, model_id)
+    try:
+        return None if entry is None else TextModel.load(entry.path)
+    except ModelError:
+        return None

@@ -1,0 +1,116 @@
+"""Watches the cache of a running server: a picture in a terminal, plain or JSON lines elsewhere.
+
+Knows nothing about what a status looks like.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from omlx.cli.live import LINE_INTERVAL_S, LIVE_INTERVAL_S
+from omlx.cli.options import say, warn
+from omlx.cli.view.status import read_status
+from omlx.errors import ServerError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from omlx.settings.build import Resolved
+
+Status = Mapping[str, object]
+
+
+class View(Protocol):
+    """Something that can show a status as a server sends it."""
+
+    def show(self, status: Status) -> None:
+        """Show it."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class CacheLines:
+    """One line for each status on stdout, in words or as JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def show(self, status: Status) -> None:
+        """Print the line."""
+        from omlx.cli.view.recent import cache_line
+
+        say(json.dumps(status) if self._as_json else cache_line(read_status(status)))
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class CachePicture:
+    """A picture that fills the terminal; the first status opens it."""
+
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = console or Console()
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+
+    def show(self, status: Status) -> None:
+        """Draw it."""
+        from omlx.cli.view.recent import render_cache
+
+        self._live.start()
+        picture = render_cache(read_status(status), width=self._console.width)
+        self._live.update(picture, refresh=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+def watch_server(
+    resolved: "Resolved", *, as_json: bool, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Watch the first running server that uses this cache, until Ctrl-C or its end; ServerError."""
+    from omlx.cli.found import live_servers
+    from omlx.client import get_json
+
+    servers, problems = live_servers(resolved, resolved.cache_dir)
+    if not servers:
+        warn(problems)
+        hint = "omlx serve starts one" if not problems else ""
+        raise ServerError(f"no server that uses {resolved.cache_dir} can be watched", hint=hint)
+    if len(servers) > 1:
+        warn(
+            [f"{len(servers)} servers use this cache; the one at {servers[0][0].address} is shown"]
+        )
+    address, key = servers[0][0].address, resolved.settings.server.api_key
+    is_picture = sys.stdout.isatty() and not as_json
+    watch(
+        lambda: get_json(address, "/admin/api/status", api_key=key),
+        CachePicture() if is_picture else CacheLines(as_json=as_json),
+        interval_s=LIVE_INTERVAL_S if is_picture else LINE_INTERVAL_S,
+        pause=pause,
+    )
+
+
+def watch(
+    fetch: Callable[[], Status],
+    view: View,
+    *,
+    interval_s: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show what `fetch` returns, again and again; what it raises ends that."""
+    try:
+        while True:
+            view.show(fetch())
+            pause(interval_s)
+    finally:
+        view.close()
