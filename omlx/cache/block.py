@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from omlx.cache.hashing import TokenArray
-from omlx.storage.layout import BlockHash
+from omlx.storage.layout import BlockHash, BlockKey
 
 
 class HasBytes(Protocol):
@@ -21,7 +21,11 @@ class HasBytes(Protocol):
 
 @dataclass(slots=True)
 class Chain:
-    """The growing block table of one running sequence: what is stored of it so far."""
+    """The growing block table of one running sequence: what is stored of it so far.
+
+    `snapshots` are those of recurrent state on its way, with their positions, in order.
+    """
 
     tokens: TokenArray
     names: list[BlockHash] = field(default_factory=list[BlockHash])
+    snapshots: list[tuple[int, BlockKey]] = field(default_factory=list[tuple[int, BlockKey]])

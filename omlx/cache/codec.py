@@ -3,21 +3,24 @@
 Knows nothing about hashing, tiers or files. Every function runs on the engine thread.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
+from omlx.cache.leaves import Leaf, Path, Payload, StateLeaf, group
 from omlx.storage.record import SectionSpec
 
-# safetensors names of the dtypes that a key or value may have
+# safetensors names of the dtypes that a leaf may have
 _DTYPES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
-_mx: Any = mx  # for calls that its stubs leave untyped
-LayerSlice = tuple[mx.array, mx.array]  # keys [1, H, n, Dk], values [1, H, n, Dv]
+_MX_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+_mx: Any = mx  # for calls that its stubs leave untyped, and so below
+_Rotating: Any = RotatingKVCache
+_Arrays: Any = ArraysCache
+_List: Any = CacheList
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -25,81 +28,85 @@ class UncacheableError(Exception):
     """The model's layer caches can't be stored in blocks; the message names the class."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One array of one layer: keys or values with `heads` heads of `width`."""
-
-    layer: int
-    name: str
-    heads: int
-    width: int
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """The state of one block: one array [leaves, heads, count, width] per group of equal leaves.
-
-    The arrays are being computed or are there, and own their storage: a payload holds exactly its
-    bytes.
-    """
-
-    count: int
-    arrays: tuple[mx.array, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(a.nbytes for a in self.arrays)
-
-
 class Codec:
     """Packs and restores the layer caches of one model.
 
     Leaves of equal shape and type share one array, so that a block is few arrays, layer-major:
-    one section of a file each, and one copy for a whole block.
+    one section of a file each, and one copy for a whole block. `kv` leaves hold all tokens of a
+    block, `window` leaves the last ones that a window may need, `state` leaves are kept apart, in
+    snapshots.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[Leaf], states: Sequence[StateLeaf] = ()) -> None:
         self.leaves = tuple(leaves)
-        groups: dict[tuple[int, int, str], list[int]] = {}
-        for i, leaf in enumerate(self.leaves):
-            groups.setdefault((leaf.heads, leaf.width, leaf.dtype), []).append(i)
-        self._groups = list(groups.items())
-        self._mx_dtypes = {name: dtype for dtype, name in _DTYPES.items()}
-        self.is_zero_copy = self._views_are_zero_copy()
+        self.states = tuple(states)
+        shapes = ((leaf.heads, leaf.width, leaf.dtype, leaf.window) for leaf in self.leaves)
+        self._groups = sorted(group(shapes), key=lambda g: g[0][3] > 0)
+        self._names = _numbered("window" if shape[3] else "kv" for shape, _ in self._groups)
+        self._state_groups = group((leaf.shape, leaf.dtype) for leaf in self.states)
+        self._windows = {leaf.window for leaf in self.leaves if leaf.window}
+        self.has_blocks = bool(self.leaves)
+        self.has_states = bool(self.states)
+        self.is_zero_copy = _views_are_zero_copy()
 
     @classmethod
     def from_caches(cls, caches: Sequence[Any]) -> "Codec":
         """The codec for caches that have seen at least one token; UncacheableError."""
         leaves: list[Leaf] = []
-        for layer, cache in enumerate(caches):
+        states: list[StateLeaf] = []
+        for path, cache in _plain(caches):
             kind = cast(type[object], type(cache))
-            if kind is not KVCache:
-                raise UncacheableError(f"{kind.__name__} (layer {layer}) has no block form")
-            for name, array in (("k", cache.keys), ("v", cache.values)):
-                if array is None or array.dtype not in _DTYPES:
-                    raise UncacheableError(f"layer {layer} keeps its {name} in an unknown form")
-                heads, width = array.shape[1], array.shape[3]
-                leaves.append(Leaf(layer, name, heads, width, _DTYPES[array.dtype]))
-        if not leaves:
+            if kind is KVCache:
+                leaves += _leaves_of(path, cache, 0)
+            elif kind is RotatingKVCache and cache.keep == 0 and cache.max_size > 0:
+                leaves += _leaves_of(path, cache, cache.max_size)
+            elif kind is ArraysCache:
+                states += _states_of(path, cache)
+            else:
+                raise UncacheableError(f"{kind.__name__} ({_place(path)}) has no block form")
+        if not leaves and not states:
             raise UncacheableError("the model keeps no state")
-        return cls(leaves)
+        return cls(leaves, states)
+
+    @property
+    def is_sliceable(self) -> bool:
+        """Whether all state can be cut at any token, also after more tokens have come."""
+        return not self._windows and not self.has_states
+
+    def can_cut(self, count: int, take: int) -> bool:
+        """Whether the first `take` tokens of a block of `count` can be used without the rest."""
+        return take == count or all(window >= count for window in self._windows)
 
     def layout(self) -> dict[str, str]:
         """What the bytes of a block mean, as text: part of the root hash and of root.json."""
-        groups = [
-            f"kv.{g}={dtype}[{len(members)},{heads},count,{width}]:"
-            + ",".join(f"{self.leaves[i].layer}{self.leaves[i].name}" for i in members)
-            for g, ((heads, width, dtype), members) in enumerate(self._groups)
-        ]
+        groups: list[str] = []
+        for name, ((heads, width, dtype, window), members) in zip(
+            self._names, self._groups, strict=True
+        ):
+            count = f"min({window},count)" if window else "count"
+            users = ",".join(_dotted(self.leaves[i].path) + self.leaves[i].name for i in members)
+            groups.append(f"{name}={dtype}[{len(members)},{heads},{count},{width}]:{users}")
+        for g, ((shape, dtype), members) in enumerate(self._state_groups):
+            states = [self.states[i] for i in members]
+            users = ",".join(f"{_dotted(s.path)}s{s.slot}of{s.num_slots}" for s in states)
+            dims = ",".join(map(str, (len(members), *shape)))
+            groups.append(f"state.{g}={dtype}[{dims}]:{users}")
         return {"sections": ";".join(groups)}
 
     def specs(self, count: int) -> list[SectionSpec]:
         """The sections of a block of `count` tokens, in the order of Payload.arrays."""
         return [
-            SectionSpec(f"kv.{g}", dtype, (len(members), heads, count, width))
-            for g, ((heads, width, dtype), members) in enumerate(self._groups)
+            SectionSpec(name, dtype, (len(members), heads, min(count, window or count), width))
+            for name, ((heads, width, dtype, window), members) in zip(
+                self._names, self._groups, strict=True
+            )
+        ]
+
+    def state_specs(self) -> list[SectionSpec]:
+        """The sections of a snapshot, in the order of Payload.arrays."""
+        return [
+            SectionSpec(f"state.{g}", dtype, (len(members), *shape))
+            for g, ((shape, dtype), members) in enumerate(self._state_groups)
         ]
 
     @property
@@ -107,43 +114,98 @@ class Codec:
         """Bytes of state that one token needs in all layers."""
         return sum(spec.nbytes for spec in self.specs(1))
 
-    def pack(self, layers: Sequence[LayerSlice], counts: Sequence[int]) -> list[Payload]:
-        """Cut one stretch of a row into payloads of `counts` tokens; counts sum to its length."""
-        flat = [array for pair in layers for array in pair]
-        blocks: list[list[mx.array]] = [[] for _ in counts]
+    def pack(self, caches: Sequence[Any], start: int, counts: Sequence[int]) -> list[Payload]:
+        """Cut blocks of `counts` tokens, from token `start` on, out of a row's layer caches.
+
+        Fewer blocks come back where a window has moved on already.
+        """
+        rows = {path: _Stretch(cache, start) for path, cache in _plain(caches)}
+        total = start + sum(counts)
+        stacks: list[mx.array] = []
+        firsts: list[int] = []
         for _, members in self._groups:
-            stretch = mx.stack([flat[i][0] for i in members])
-            start = 0
-            for arrays, count in zip(blocks, counts, strict=True):
-                arrays.append(mx.contiguous(stretch[:, :, start : start + count, :]))
-                start += count
-        payloads = [Payload(count, tuple(a)) for count, a in zip(counts, blocks, strict=True)]
+            own = [(rows[self.leaves[i].path], self.leaves[i].name) for i in members]
+            assert len({row.first for row, _ in own}) == 1, "equal layers hold the same tokens"
+            assert min(row.end for row, _ in own) >= total, "the state covers the blocks"
+            firsts.append(own[0][0].first)
+            stacks.append(mx.stack([row.get(name, total) for row, name in own]))
+        payloads: list[Payload] = []
+        for count in counts:
+            arrays: list[mx.array] = []
+            end = start + count
+            for ((_, _, _, window), _), stack, first in zip(
+                self._groups, stacks, firsts, strict=True
+            ):
+                begin = end - min(count, window or count)
+                if begin >= first:
+                    arrays.append(mx.contiguous(stack[:, :, begin - first : end - first, :]))
+            if len(arrays) < len(stacks):
+                break
+            payloads.append(Payload(count, tuple(arrays)))
+            start = end
         _mx.async_eval([p.arrays for p in payloads])
         return payloads
 
-    def restore(self, parts: Sequence[tuple[Payload, int]]) -> list[KVCache]:
+    def pack_states(self, caches: Sequence[Any], position: int) -> Payload | None:
+        """A snapshot of a row whose state is that after `position` tokens; None if it has none.
+
+        No snapshot of what is not as expected: a slot of another shape, a row with padding.
+        """
+        plain = dict(_plain(caches))
+        if any(plain[leaf.path].offset != position for leaf in self.leaves):
+            return None
+        arrays: list[mx.array] = []
+        for state in self.states:
+            slots, padding, lengths = plain[state.path].state
+            array = slots[state.slot]
+            known = [s.slot for s in self.states if s.path == state.path]
+            odd = any(a is not None for i, a in enumerate(slots) if i not in known)
+            if array is None or odd or padding is not None or lengths is not None:
+                return None
+            if array.shape != (1, *state.shape) or _DTYPES.get(array.dtype) != state.dtype:
+                return None
+            arrays.append(array[0])
+        stacks = [mx.contiguous(mx.stack([arrays[i] for i in m])) for _, m in self._state_groups]
+        _mx.async_eval(stacks)
+        return Payload(position, tuple(stacks))
+
+    def restore(
+        self, parts: Sequence[tuple[Payload, int]], states: Payload | None = None
+    ) -> list[Any]:
         """Layer caches that hold the first `take` tokens of each (payload, take), in order.
 
-        Their buffers are over-allocated as those of a live cache, since an attention kernel may be
-        chosen by the shape of the buffer.
+        `states` is the snapshot after the last of them, for a model that has state leaves. Buffers
+        are over-allocated as those of a live cache, since an attention kernel may be chosen by the
+        shape of the buffer.
         """
+        assert self.has_states == (states is not None)
         total = sum(take for _, take in parts)
-        room = -total % KVCache.step
+        assert all(self.can_cut(p.count, take) for p, take in parts)
+        assert states is None or not self.has_blocks or states.count == total
         arrays: dict[int, mx.array] = {}
-        for g, ((heads, width, dtype), members) in enumerate(self._groups):
-            spare = mx.zeros((1, heads, room, width), dtype=self._mx_dtypes[dtype])
+        for g, ((heads, width, dtype, window), members) in enumerate(self._groups):
+            room = 0 if window else -total % KVCache.step
+            spare = mx.zeros((1, heads, room, width), dtype=_MX_DTYPES[dtype])
+            pieces = [p.arrays[g][:, :, a:b, :] for p, a, b in _used(parts, window, total)]
             for position, leaf in enumerate(members):
-                pieces = [p.arrays[g][position : position + 1, :, :take, :] for p, take in parts]
-                arrays[leaf] = mx.concatenate([*pieces, spare], axis=2)
-        caches: list[KVCache] = []
-        for layer in range(len(self.leaves) // 2):
-            cache = KVCache()
-            cache.keys, cache.values = arrays[2 * layer], arrays[2 * layer + 1]
-            cache.offset = total
-            # Layer by layer, so that pieces are freed while later layers are put together.
-            _mx.async_eval(cache.keys, cache.values)
-            caches.append(cache)
-        return caches
+                own = [piece[position : position + 1] for piece in pieces]
+                arrays[leaf] = mx.concatenate([*own, spare] if room else own, axis=2)
+        built: dict[Path, Any] = {}
+        for i in range(0, len(self.leaves), 2):
+            leaf = self.leaves[i]
+            built[leaf.path] = _cache_of(leaf, arrays.pop(i), arrays.pop(i + 1), total)
+        if states is not None:
+            built |= self._restore_states(states)
+        return _nested(built)
+
+    def _restore_states(self, payload: Payload) -> dict[Path, Any]:
+        slots: dict[Path, list[mx.array | None]] = {}
+        for array, (_, members) in zip(payload.arrays, self._state_groups, strict=True):
+            for position, i in enumerate(members):
+                state = self.states[i]
+                row = slots.setdefault(state.path, [None] * state.num_slots)
+                row[state.slot] = array[position : position + 1]
+        return {path: _Arrays.from_state((row, None, None)) for path, row in slots.items()}
 
     def read_views(self, payload: Payload) -> list[memoryview]:
         """The bytes of a payload, zero-copy where the device shares memory with the CPU."""
@@ -151,20 +213,145 @@ class Codec:
 
     def allocate(self, count: int) -> "Landing":
         """Writable buffers for one block that will be read from disk."""
-        return Landing(self, count, zero_copy=self.is_zero_copy)
+        return Landing(self.specs(count), count, zero_copy=self.is_zero_copy)
 
-    def mx_dtype(self, name: str) -> mx.Dtype:
-        """The mlx dtype of a safetensors dtype name."""
-        return self._mx_dtypes[name]
+    def allocate_states(self, position: int) -> "Landing":
+        """Writable buffers for a snapshot after `position` tokens."""
+        return Landing(self.state_specs(), position, zero_copy=self.is_zero_copy)
 
-    @staticmethod
-    def _views_are_zero_copy() -> bool:
-        probe = mx.zeros((8,), dtype=mx.uint8)
-        view = _as_bytes(probe)
-        if not view.flags.writeable:
-            return False
-        view[0] = 1
-        return bool(probe[0].item() == 1)
+
+class _Stretch:
+    """Keys and values of one plain cache in the order of their tokens, [first, end).
+
+    Of a cache that keeps all of them it begins at `start`.
+    """
+
+    def __init__(self, cache: Any, start: int) -> None:
+        self._arrays: dict[str, mx.array] = {}
+        self.first = self.end = 0
+        kind = cast(type[object], type(cache))
+        if kind is KVCache:
+            self._arrays = {"k": cache.keys[:, :, start:], "v": cache.values[:, :, start:]}
+            self.first, self.end = start, cache.offset
+        elif kind is RotatingKVCache:
+            keys, values, end, keep, _, place = cache.state
+            assert keep == 0
+            self.end = int(end)
+            self._arrays = {
+                "k": _in_order(keys, self.end, place),
+                "v": _in_order(values, self.end, place),
+            }
+            self.first = self.end - int(self._arrays["k"].shape[2])
+
+    def get(self, name: str, total: int) -> mx.array:
+        return self._arrays[name][0, :, : total - self.first]
+
+
+def _in_order(ring: mx.array, offset: int, place: int) -> mx.array:
+    """A ring whose next token goes to `place`, oldest token first, without unused room."""
+    if place == ring.shape[2]:
+        return ring
+    if place < offset:
+        return mx.concatenate([ring[:, :, place:], ring[:, :, :place]], axis=2)
+    return ring[:, :, :place]
+
+
+def _used(
+    parts: Sequence[tuple[Payload, int]], window: int, total: int
+) -> list[tuple[Payload, int, int]]:
+    """Which stored tokens [a, b) of each payload a cache needs; `window` is 0 for all of them."""
+    need = min(window or total, total)
+    used: list[tuple[Payload, int, int]] = []
+    for payload, take in reversed(parts):
+        stored = min(window or payload.count, payload.count)
+        end = stored if take == payload.count else take
+        size = min(need, end)
+        if size:
+            used.append((payload, end - size, end))
+        need -= size
+    assert need == 0, "the parts hold what the window needs"
+    return used[::-1]
+
+
+def _cache_of(leaf: Leaf, keys: mx.array, values: mx.array, total: int) -> Any:
+    # Layer by layer, so that pieces are freed while later layers are put together.
+    _mx.async_eval(keys, values)
+    if leaf.window:
+        ring = (keys, values, total, 0, leaf.window, keys.shape[2])
+        return _Rotating.from_state(ring)
+    cache = KVCache()
+    cache.keys, cache.values, cache.offset = keys, values, total
+    return cache
+
+
+def _nested(built: dict[Path, Any]) -> list[Any]:
+    """Plain caches by path as a model's list of caches."""
+    heads = sorted({path[0] for path in built})
+    assert heads == list(range(len(heads)))
+    caches: list[Any] = []
+    for head in heads:
+        below = {path[1:]: cache for path, cache in built.items() if path[0] == head}
+        caches.append(below[()] if () in below else _List(*_nested(below)))
+    return caches
+
+
+def _plain(caches: Sequence[Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The caches that hold arrays, by their place in lists of lists."""
+    for i, cache in enumerate(caches):
+        if type(cache) is _List:
+            yield from _plain(cache.caches, (*above, i))
+        else:
+            yield (*above, i), cache
+
+
+def _leaves_of(path: Path, cache: Any, window: int) -> list[Leaf]:
+    leaves: list[Leaf] = []
+    for name, array in (("k", cache.keys), ("v", cache.values)):
+        if array is None or array.dtype not in _DTYPES:
+            raise UncacheableError(f"{_place(path)} keeps its {name} in an unknown form")
+        heads, width = array.shape[1], array.shape[3]
+        leaves.append(Leaf(path, name, heads, width, _DTYPES[array.dtype], window))
+    return leaves
+
+
+def _states_of(path: Path, cache: Any) -> list[StateLeaf]:
+    slots = list(cache.state[0])
+    states: list[StateLeaf] = []
+    for i, array in enumerate(slots):
+        if array is None:
+            continue
+        if array.dtype not in _DTYPES or array.ndim < 2 or array.shape[0] != 1:
+            raise UncacheableError(f"{_place(path)} keeps its slot {i} in an unknown form")
+        shape = tuple(array.shape[1:])
+        states.append(StateLeaf(path, i, len(slots), shape, _DTYPES[array.dtype]))
+    if not states:
+        raise UncacheableError(f"{_place(path)} keeps nothing in its slots")
+    return states
+
+
+def _numbered(names: Iterator[str]) -> list[str]:
+    """Every name with how often it has come before."""
+    seen: list[str] = []
+    for name in names:
+        seen.append(f"{name}.{sum(s.startswith(name) for s in seen)}")
+    return seen
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path))
+
+
+def _place(path: Path) -> str:
+    return f"layer {_dotted(path)}"
+
+
+def _views_are_zero_copy() -> bool:
+    probe = mx.zeros((8,), dtype=mx.uint8)
+    view = _as_bytes(probe)
+    if not view.flags.writeable:
+        return False
+    view[0] = 1
+    return bool(probe[0].item() == 1)
 
 
 def _as_bytes(array: mx.array) -> Bytes:
@@ -177,9 +364,9 @@ def _as_bytes(array: mx.array) -> Bytes:
 class Landing:
     """Where the bytes of one block arrive: into the arrays themselves, or through host buffers."""
 
-    def __init__(self, codec: Codec, count: int, *, zero_copy: bool) -> None:
-        self._specs = codec.specs(count)
-        self._dtypes = [codec.mx_dtype(spec.dtype) for spec in self._specs]
+    def __init__(self, specs: Sequence[SectionSpec], count: int, *, zero_copy: bool) -> None:
+        self._specs = specs
+        self._dtypes = [_MX_DTYPES[spec.dtype] for spec in specs]
         self._count = count
         self._arrays: list[mx.array] | None = None
         self._host: list[Bytes]

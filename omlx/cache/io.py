@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from omlx.cache.hashing import TokenArray, common_prefix
 from omlx.storage.budget import Budget
-from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind
 from omlx.storage.record import SectionSpec
 from omlx.storage.store import BlockStore, PutResult, StoreCounters
 
@@ -38,10 +38,16 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the disk has of a sequence: so many full blocks, then perhaps a part of one more."""
+    """What the disk has of a sequence: so many full blocks, then perhaps a part of one more.
+
+    `states` are snapshots after a part of the sequence, the deepest first. `nearest` is what
+    `partial` is, or a block that goes on without sharing a token.
+    """
 
     num_blocks: int
     partial: Partial | None
+    states: tuple[BlockKey, ...] = ()
+    nearest: Partial | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +100,67 @@ class DiskTier:
         parent: BlockHash,
         rest: TokenArray,
         done: Callable[[Found], None],
+        *,
+        needs_blocks: bool = True,
+        needs_states: bool = False,
     ) -> None:
         """Walk `keys` (full blocks after `parent`) as far as they exist, then look for a partial.
 
-        `rest` are the tokens after `parent` that may come from the cache.
+        `rest` are the tokens after `parent` that may come from the cache. A model that needs
+        states gets all that lie on the way; one that needs no blocks walks all `keys` for them.
         """
-        self._run(lambda: self._find(keys, parent, rest), Found(0, None), done)
 
-    def _find(self, keys: Sequence[BlockKey], parent: BlockHash, rest: TokenArray) -> Found:
+        def job() -> Found:
+            found = Found(0, None)
+            if needs_blocks:
+                found = self._find_blocks(keys, parent, rest)
+            if not needs_states:
+                return found
+            walked = keys[: found.num_blocks] if needs_blocks else keys
+            return replace(found, states=self._find_states(walked, parent, rest))
+
+        self._run(job, Found(0, None), done)
+
+    def _find_blocks(self, keys: Sequence[BlockKey], parent: BlockHash, rest: TokenArray) -> Found:
         num_blocks = 0
         for key in keys:
-            if not self._store.contains(key.parent, key.name, key.count):
+            if not self._store.contains(key):
                 break
             num_blocks += 1
             parent = key.name
             rest = rest[key.count :]
         best: Partial | None = None
         for child in self._store.children(parent) if len(rest) else ():
+            if child.key.kind is not BlockKind.BLOCK:
+                continue
             tokens = np.frombuffer(child.tokens, dtype="<u4")
             take = common_prefix(tokens, rest)
-            if take > (best.take if best else 0):
-                best = Partial(BlockKey(parent, child.name, child.count), tokens, take)
-        return Found(num_blocks, best)
+            if take > (best.take if best else -1):
+                best = Partial(child.key, tokens, take)
+        return Found(num_blocks, best if best and best.take else None, nearest=best)
+
+    def _find_states(
+        self, walked: Sequence[BlockKey], parent: BlockHash, rest: TokenArray
+    ) -> tuple[BlockKey, ...]:
+        """The states at the ends of the blocks walked, within them and the next, deepest first."""
+        starts: dict[BlockHash, int] = {}
+        start = 0
+        for key in walked:
+            starts[parent] = start
+            start += key.count
+            parent = key.name
+        starts[parent] = start
+        names = {starts[key.name]: key.name for key in walked}  # by where they end
+        found: list[tuple[int, BlockKey]] = []
+        for child in self._store.states(list(starts)) if len(rest) else ():
+            start, tokens = starts[child.key.parent], np.frombuffer(child.tokens, dtype="<u4")
+            end = start + len(tokens)
+            # Where a block is walked to its end, only its own name is right there.
+            is_right = names.get(end, child.key.name) == child.key.name
+            if is_right and common_prefix(tokens, rest[start:]) == len(tokens):
+                found.append((end, child.key))
+        found.sort(key=lambda item: item[0], reverse=True)
+        return tuple(key for _, key in found)
 
     def read(self, jobs: Sequence[ReadJob], done: Callable[[list[bool]], None]) -> None:
         """Read and verify blocks side by side; `done` gets one truth value a block, in order."""
@@ -131,8 +176,7 @@ class DiskTier:
         for i, job in enumerate(jobs):
 
             def read_one(job: ReadJob = job) -> bool:
-                key = job.key
-                return self._store.read(key.parent, key.name, job.tokens, job.buffers)
+                return self._store.read(job.key, job.tokens, job.buffers)
 
             self._run(read_one, False, lambda ok, i=i: finish(i, ok))
 
@@ -149,7 +193,7 @@ class DiskTier:
         def job() -> None:
             result = PutResult.DROPPED
             try:
-                result = self._store.put(key.parent, key.name, tokens, buffers)
+                result = self._store.put(key, tokens, buffers)
             except Exception:  # an I/O job: log, count and go on without the block
                 _log.exception("writing a block failed")
             with self._lock:
@@ -175,7 +219,7 @@ class DiskTier:
 
     def remove(self, key: BlockKey) -> None:
         """Delete a block that a longer one has replaced, after the writes queued before."""
-        self._queue(lambda: self._store.remove(key.parent, key.name, key.count))
+        self._queue(lambda: self._store.remove(key))
 
     def usage(self) -> Usage:
         """What the whole directory holds, as last known: other models and processes included."""

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from omlx.cache.block import Chain
-from omlx.cache.codec import Codec, Payload
+from omlx.cache.codec import Codec
 from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
 from omlx.cache.io import DiskTier, Found, ReadJob
+from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry, MemoryTier
+from omlx.cache.snapshots import Snapshots
+from omlx.cache.trail import Trail, TrailNotes
 from omlx.cache.writeback import WriteBack
 from omlx.storage.layout import BlockHash, BlockKey, RootHash
 
@@ -25,6 +28,7 @@ class Tiers:
     writeback: WriteBack
     disk: DiskTier | None
     block_size: int
+    snapshots: Snapshots[Payload]
 
     def parent(self, names: Sequence[BlockHash], index: int) -> BlockHash:
         """The parent of block `index` of a chain; the first one's is the root."""
@@ -33,12 +37,15 @@ class Tiers:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a look-up found: `parts` are payloads with how many of their tokens to take."""
+    """What a look-up found: `parts` are payloads with how many of their tokens to take, `states`
+    the snapshot after them where the model has recurrent layers."""
 
     parts: tuple[tuple[Payload, int], ...]
     from_memory: int
     from_disk: int
     chain: Chain
+    states: Payload | None = None
+    trail: Trail | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -61,6 +68,7 @@ class Lookup:
         self._done = done
         self._limit = len(tokens) - 1
         self._names = chain_hashes(tiers.root, tokens, tiers.block_size)
+        self._notes = TrailNotes(tiers.root, tokens, self._names, block_size=tiers.block_size)
         self._parts: list[tuple[Payload, int]] = []
         self._used: list[BlockKey] = []
         self._num_full = 0
@@ -99,13 +107,19 @@ class Lookup:
         best: _InMemory | None = None
         for entry in tiers.memory.children(tiers.parent(self._names, self._num_full)):
             take = common_prefix(entry.tokens, rest)
-            if take > (best[1] if best else 0):
+            self._notes.met(entry.key, start=self._num_full * tiers.block_size, take=take)
+            if take > (best[1] if best else 0) and tiers.codec.can_cut(entry.key.count, take):
                 best = entry, take
         return best
 
     def _found(self, found: Found, keys: list[BlockKey], partial: _InMemory | None) -> None:
         tiers, size = self._tiers, self._tiers.block_size
+        if found.nearest is not None:
+            start = (self._num_full + found.num_blocks) * size
+            self._notes.met(found.nearest.key, start=start, take=found.nearest.take)
         chosen = found.partial
+        if chosen is not None and not tiers.codec.can_cut(chosen.key.count, chosen.take):
+            chosen = None
         in_memory = partial[1] if partial else 0
         if not found.num_blocks and (chosen.take if chosen else 0) <= in_memory:
             self._finish(partial)
@@ -156,7 +170,9 @@ class Lookup:
         total = sum(take for _, take in self._parts)
         tiers.memory.touch([key.name for key in self._used])
         if tiers.disk is not None and self._used:
-            tiers.disk.touch(list(reversed(self._used)))
+            tiers.disk.touch(self._used[::-1])
         chain = Chain(self._tokens, list(self._names[: self._num_full]))
         from_memory = min(self._from_memory, total)
-        self._done(Hit(tuple(self._parts), from_memory, total - from_memory, chain))
+        trail = self._notes.trail(self._num_full)
+        hit = Hit(tuple(self._parts), from_memory, total - from_memory, chain, trail=trail)
+        self._done(hit)

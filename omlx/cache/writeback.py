@@ -15,10 +15,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from omlx.cache.codec import Codec, Payload
+from omlx.cache.codec import Codec
 from omlx.cache.io import DiskTier
+from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry
-from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.layout import BlockKey, BlockKind
 
 _ASSUMED_BYTES_PER_S = 200e6  # until a rate has been measured
 
@@ -33,8 +34,8 @@ class WriteBack:
         self._disk = disk
         self._delay_s = delay_s
         self._drain_s = drain_s
-        self._dirty: OrderedDict[BlockHash, Entry[Payload]] = OrderedDict()
-        self._replaced: dict[BlockHash, list[BlockKey]] = {}
+        self._dirty: OrderedDict[BlockKey, Entry[Payload]] = OrderedDict()
+        self._replaced: dict[BlockKey, list[BlockKey]] = {}
         self._is_busy = False
         self.dirty_bytes = 0
         self.num_lost = 0  # blocks that left memory and could not be written
@@ -44,7 +45,7 @@ class WriteBack:
         if self._disk is None:
             return
         entry.dirty_since = now
-        self._dirty[entry.key.name] = entry
+        self._dirty[entry.key] = entry
         self.dirty_bytes += entry.payload.nbytes
 
     def leaving(self, entries: Sequence[Entry[Payload]]) -> None:
@@ -52,13 +53,13 @@ class WriteBack:
         for entry in entries:
             if entry.dirty_since is not None and (self._must_wait() or not self._write(entry)):
                 self._clean(entry)
-                self._replaced.pop(entry.key.name, None)
+                self._replaced.pop(entry.key, None)
                 self.num_lost += 1
 
-    def superseded(self, entry: Entry[Payload], *, by: BlockHash) -> None:
+    def superseded(self, entry: Entry[Payload], *, by: BlockKey) -> None:
         """A longer block has taken the place of `entry`: never write it, or delete its file once
         the other is written."""
-        old = self._replaced.pop(entry.key.name, [])
+        old = self._replaced.pop(entry.key, [])
         if entry.dirty_since is not None:
             self._clean(entry)
         elif self._disk is not None:
@@ -66,10 +67,15 @@ class WriteBack:
         if old:
             self._replaced.setdefault(by, []).extend(old)
 
-    def hurry(self, names: Sequence[BlockHash]) -> None:
+    def outdated(self, key: BlockKey, *, by: BlockKey) -> None:
+        """The same for a block that is not in memory: nothing of it can be dirty."""
+        if self._disk is not None:
+            self._replaced.setdefault(by, []).extend([*self._replaced.pop(key, []), key])
+
+    def hurry(self, keys: Sequence[BlockKey]) -> None:
         """Write these blocks at once, in this order."""
-        for name in names:
-            entry = self._dirty.get(name)
+        for key in keys:
+            entry = self._dirty.get(key)
             if entry is not None and not self._must_wait():
                 self._write(entry)
 
@@ -120,7 +126,8 @@ class WriteBack:
     def _write(self, entry: Entry[Payload]) -> bool:
         assert self._disk is not None
         views = self._codec.read_views(entry.payload)
-        specs = self._codec.specs(entry.key.count)
+        is_state = entry.key.kind is BlockKind.STATE
+        specs = self._codec.state_specs() if is_state else self._codec.specs(entry.key.count)
         buffers = list(zip(specs, views, strict=True))
         is_queued = self._disk.write(
             entry.key, entry.tokens.tobytes(), buffers, lambda ok: self._written(entry, ok)
@@ -131,12 +138,12 @@ class WriteBack:
 
     def _clean(self, entry: Entry[Payload]) -> None:
         entry.dirty_since = None
-        if self._dirty.pop(entry.key.name, None) is not None:
+        if self._dirty.pop(entry.key, None) is not None:
             self.dirty_bytes -= entry.payload.nbytes
 
     def _written(self, entry: Entry[Payload], is_stored: bool) -> None:
         entry.is_on_disk = is_stored
         assert self._disk is not None
-        for old in self._replaced.pop(entry.key.name, []):
+        for old in self._replaced.pop(entry.key, []):
             if is_stored:
                 self._disk.remove(old)

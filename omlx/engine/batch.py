@@ -9,17 +9,18 @@ used, each held by tests/unit/engine/test_batch_contract.py: `_generation_batch`
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
 from omlx.engine.memory import ceiling_bytes
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import Sampling
 
+_List: Any = CacheList  # its stubs leave it untyped
 _KEPT_SHARE = 16  # freed buffers may take one part in so many of the memory
-LayerSlice = tuple[mx.array, mx.array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,11 @@ class _Row:
 class Batch:
     """Rows that prefill and decode, one step at a time."""
 
-    def __init__(self, model: Any, *, max_rows: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, model: Any, *, max_rows: int, prefill_chunk: int, is_ahead: bool = True
+    ) -> None:
         self._model = model
+        self._is_ahead = is_ahead  # whether a prefill may run ahead of what is stored of it
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
         self._rows: dict[str, _Row] = {}
@@ -130,7 +134,7 @@ class Batch:
         """Add a row; it prefills after those that came before."""
         size = self._prefill_chunk
         pieces = [s[i : i + size] for s in row.segments[:-1] for i in range(0, len(s), size)]
-        prefill = Prefill(self._model, row.prefix, pieces, row.caches)
+        prefill = Prefill(self._model, row.prefix, pieces, row.caches, is_ahead=self._is_ahead)
         total = sum(len(s) for s in row.segments)
         self._rows[row.row_id] = _Row(row, total, prefill)
 
@@ -227,29 +231,15 @@ class Batch:
         batch = self._decoding
         return batch.tokens[batch.uids.index(uid)]
 
-    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]:
-        """Keys and values [1, H, end - start, D] of a running row's tokens, for every layer.
-
-        The arrays are lazy views: evaluate copies of them before the next step.
-        """
+    def caches(self, row_id: str) -> list[Any]:
+        """The plain layer caches of a running row, lazy copies or the row's own: store what is
+        wanted of them before the next step and don't change them."""
         row = self._rows[row_id]
         if row.prefill is not None:
-            return self.slice_final(row.prefill.caches, start, end)
+            return row.prefill.caches
         batch = self._decoding
         index = batch.uids.index(row.uid)
-        first = batch.prompt_cache[0].left_padding.tolist()[index]
-        return [
-            (
-                cache.keys[index : index + 1, :, first + start : first + end],
-                cache.values[index : index + 1, :, first + start : first + end],
-            )
-            for cache in batch.prompt_cache
-        ]
-
-    @staticmethod
-    def slice_final(final: list[Any], start: int, end: int) -> list[LayerSlice]:
-        """The same from the layer caches of a single row, such as a finished one."""
-        return [(c.keys[:, :, start:end], c.values[:, :, start:end]) for c in final]
+        return [_extract(cache, index) for cache in batch.prompt_cache]
 
     def reset(self) -> None:
         """Drop every row and start anew, after a step has raised."""
@@ -261,3 +251,18 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
+
+
+def _extract(cache: Any, index: int) -> Any:
+    """One row of a batch's cache: views of keys and values, since a copy would be of all tokens."""
+    kind = cast(type[object], type(cache))
+    if kind is CacheList:
+        return _List(*(_extract(below, index) for below in cache.caches))
+    if kind is not BatchKVCache:
+        return cache.extract(index)
+    first = int(cache.left_padding[index].item())
+    row = KVCache()
+    row.keys = cache.keys[index : index + 1, :, first:]
+    row.values = cache.values[index : index + 1, :, first:]
+    row.offset = cache.size() - first
+    return row

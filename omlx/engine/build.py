@@ -15,6 +15,7 @@ from omlx.cache.io import DiskTier
 from omlx.cache.lookup import Tiers
 from omlx.cache.memory import MemoryTier
 from omlx.cache.prefix import PrefixCache
+from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
 from omlx.engine.batch import Batch
 from omlx.engine.config import EngineConfig
@@ -38,6 +39,8 @@ from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
 _MAX_QUEUED_BYTES = 1 << 30  # writes in flight; what is over stays in memory until there is room
+
+_SNAPSHOT_SHARE = 4  # snapshots take one part in so many of the memory tier's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,15 @@ class _Cache:
 
     def figures(self) -> tuple[TierUsage, TierUsage, CacheCounters]:
         """Usage of both tiers and what happened in them."""
-        memory, disk = self.tiers.memory, self.tiers.disk
-        in_memory = TierUsage(len(memory), memory.used_bytes, memory.budget_bytes)
+        memory, disk, snapshots = self.tiers.memory, self.tiers.disk, self.tiers.snapshots
+        in_memory = TierUsage(
+            len(memory) + len(snapshots),
+            memory.used_bytes + snapshots.used_bytes,
+            memory.budget_bytes + snapshots.budget_bytes,
+        )
         counters = CacheCounters(
-            blocks_stored=self.prefix.blocks_stored, evicted_memory=memory.evicted
+            blocks_stored=self.prefix.blocks_stored,
+            evicted_memory=memory.evicted + snapshots.evicted,
         )
         if disk is None:
             return in_memory, TierUsage(), counters
@@ -121,7 +129,12 @@ def assemble_loaded(
     inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
     cache, note = _build_cache(config, loaded, identity, inbox)
-    batch = make_batch(loaded.model, max_rows=config.max_active, prefill_chunk=chunk)
+    batch = make_batch(
+        loaded.model,
+        max_rows=config.max_active,
+        prefill_chunk=chunk,
+        is_ahead=cache is None or cache.tiers.codec.is_sliceable,
+    )
     gauge = Gauge(
         publish,
         cache_figures=cache.figures if cache else no_cache,
@@ -173,15 +186,20 @@ def _build_cache(
     root = compute_root_hash(identity, layout)
     disk, note = _open_disk(config, root, identity, layout, inbox)
     budget = auto_tier_bytes() if config.memory_bytes is None else config.memory_bytes
+    for_snapshots = budget // _SNAPSHOT_SHARE if codec.has_states else 0
+    if codec.has_states and not note:
+        note = f"snapshots every {config.snapshot_interval} tokens"
     tiers = Tiers(
         root=root,
         codec=codec,
-        memory=MemoryTier(budget, BlockHash(root)),
+        memory=MemoryTier(budget - for_snapshots, BlockHash(root)),
         writeback=WriteBack(codec, disk, delay_s=config.write_delay_s, drain_s=config.drain_s),
         disk=disk,
         block_size=config.block_size,
+        snapshots=Snapshots(for_snapshots),
     )
-    return _Cache(PrefixCache(tiers, clock=time.monotonic), tiers), note
+    prefix = PrefixCache(tiers, clock=time.monotonic, snapshot_interval=config.snapshot_interval)
+    return _Cache(prefix, tiers), note
 
 
 def _open_disk(
@@ -195,13 +213,16 @@ def _open_disk(
         max_bytes = config.disk_bytes
         if max_bytes is None:
             max_bytes = auto_max_bytes(fs, directory)
-        budget = Budget(max_bytes, config.min_free_bytes, fs, directory)
+        budget = Budget(
+            max_bytes, config.min_free_bytes, fs, directory, max_state_bytes=config.state_bytes
+        )
         store = BlockStore(
             directory,
             root,
             fs=fs,
             budget=budget,
             clock=time.time,
+            max_daily_bytes=config.daily_bytes,
             describe={"model": config.model_id, "fingerprint": identity, "layout": dict(layout)},
         )
         store.index()

@@ -18,8 +18,11 @@ class EngineConfig:
     cache_enabled: bool = True
     cache_dir: str = ""
     block_size: int = 256
+    snapshot_interval: int = 4096
     memory_bytes: int | None = None
     disk_bytes: int | None = None
+    state_bytes: int | None = None
+    daily_bytes: int | None = None
     min_free_bytes: int = 10 * 10**9
     write_delay_s: float = 2.0
     drain_s: float = 10.0

@@ -23,8 +23,10 @@ from omlx.engine.request import (
     Prefilled,
     RequestStats,
     SamplingParams,
+    Started,
     TierUsage,
     Token,
+    Trail,
 )
 
 _LENGTH = struct.Struct("<I")
@@ -94,12 +96,22 @@ def _event(name: str, fields: Frame) -> Event:
     if name == "Prefilled":
         return Prefilled(**fields)
     if name == "Admitted":
-        return Admitted(**fields)
+        trail: Frame = {"trail": _trail(fields["trail"])}
+        return Admitted(**{**fields, **trail})
+    if name == "Started":
+        return Started(fields["request_id"], RequestStats(**fields["stats"]))
     if name == "Finished":
         stats = RequestStats(**fields["stats"])
         return Finished(fields["request_id"], FinishReason(fields["reason"]), stats)
     assert name == "Failed", name
     return Failed(fields["request_id"], FailureCode(fields["code"]), fields["message"])
+
+
+def _trail(fields: Frame | None) -> Trail | None:
+    if fields is None:
+        return None
+    changed: Frame = {**fields, "blocks": tuple(fields["blocks"])}
+    return Trail(**changed)
 
 
 def snapshot_from(fields: Frame) -> EngineSnapshot:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from omlx.cache.block import Chain
-from omlx.cache.codec import LayerSlice
 from omlx.cache.hashing import token_array
 from omlx.cache.lookup import Hit
 from omlx.cache.prefix import PrefixCache
@@ -18,8 +17,7 @@ class SlicedBatch(Protocol):
     """What the keeper needs of a batch; see omlx.engine.batch.Batch."""
 
     def num_cached(self, row_id: str) -> int: ...
-    def slice(self, row_id: str, start: int, end: int) -> list[LayerSlice]: ...
-    def slice_final(self, final: list[Any], start: int, end: int) -> list[LayerSlice]: ...
+    def caches(self, row_id: str) -> list[Any]: ...
 
 
 class Keeper:
@@ -56,22 +54,25 @@ class Keeper:
         prefix, chain = self._prefix, row.chain
         if prefix is None or chain is None:
             return
-        if not is_end and num_cached // prefix.block_size == len(chain.names):
+        has_new_blocks = num_cached // prefix.block_size > len(chain.names)
+        has_snapshot = prefix.wants_snapshot(chain, num_cached, is_end=is_end)
+        if not (is_end or has_new_blocks or has_snapshot):
             return
         if num_cached > len(chain.tokens):  # a prompt's array is there from its look-up
             chain.tokens = token_array(row.all_tokens())
-
-        def cut(start: int, end: int) -> list[LayerSlice]:
-            if final is not None:
-                return self._batch.slice_final(final, start, end)
-            return self._batch.slice(row.id, start, end)
-
         stretch = prefix.missing(chain, num_cached)
+        caches = final
+        if caches is None and (stretch or is_end or has_snapshot):
+            caches = self._batch.caches(row.id)
+        if caches is None:
+            return
         if stretch is not None:
-            prefix.store(chain, cut(*stretch), stretch[1] - stretch[0])
+            prefix.store(chain, caches, stretch[1] - stretch[0])
         tail = prefix.missing_tail(chain, num_cached) if is_end else None
         if tail is not None:
-            prefix.store_tail(chain, cut(*tail), tail[1] - tail[0])
+            prefix.store_tail(chain, caches, tail[1] - tail[0])
+        if has_snapshot:
+            prefix.store_snapshot(chain, caches, num_cached)
 
     def keep_aborted(self, row: Row) -> None:
         """Store what an aborted row in the batch has computed, on disk at once."""

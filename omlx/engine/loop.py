@@ -23,6 +23,7 @@ from omlx.engine.request import (
     Finished,
     FinishReason,
     Prefilled,
+    Started,
     Token,
 )
 from omlx.engine.row import Row
@@ -153,20 +154,20 @@ class EngineLoop:
     def _loaded(self, row: Row, hit: Hit) -> None:
         if self._scheduler.stage(row.id) is not Stage.LOADING:
             return  # aborted meanwhile
-        row.hit = hit
-        row.chain = hit.chain
-        row.loaded_at = self._clock()
+        row.load(hit, self._clock())
         self._scheduler.loaded(row.id, len(row.tokens) - hit.num_tokens)
 
     def _insert(self, row: Row) -> None:
         hit = row.hit
         assert hit is not None
+        row.insert_at = self._clock()
         caches = self._keeper.restore(row)
+        row.restored_at = self._clock()
         row.sampling = self._make_sampling(row)
         if row.prefill_at is None:  # not a row that runs again
             row.prefill_at = self._clock()
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
-            self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk))
+            self._events.append(Admitted(row.id, hit.from_memory, hit.from_disk, row.trail()))
             self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
         size = self._prefill_chunk
         self._batch.insert(_as_input(row, row.sampling, hit.num_tokens, caches, size))
@@ -195,7 +196,7 @@ class EngineLoop:
             self._fail(row, FailureCode.BAD_REQUEST, fault)
             return
         if row.first_token_at is None:
-            row.first_token_at = self._clock()
+            self._events.append(Started(row.id, row.start(self._clock())))
         row.emitted.append(t.token)
         if t.finish != "stop":
             self._events.append(Token(row.id, t.token))

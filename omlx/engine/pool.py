@@ -28,6 +28,8 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         block_size=cache.block_size,
         memory_bytes=None if cache.memory_size == "auto" else cache.memory_size,
         disk_bytes=None if cache.max_size == "auto" else cache.max_size,
+        state_bytes=None if cache.snapshot_max_size == "auto" else cache.snapshot_max_size,
+        daily_bytes=cache.max_write_per_day,
         min_free_bytes=cache.min_free,
         write_delay_s=cache.write_delay,
         drain_s=s.server.drain_timeout,

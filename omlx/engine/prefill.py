@@ -4,7 +4,8 @@ Knows nothing about batches, blocks or stop conditions. Engine thread only.
 
 A lone row needs no padding, so its attention takes the library's causal path; a batch's explicit
 mask costs four times as much on CUDA. A piece is launched before its predecessor is waited for, so
-that the device works while the host builds the next graph and stores blocks.
+that the device works while the host builds the next graph and stores blocks; but only where what
+a later piece does to the state leaves what has to be stored in it.
 """
 
 from collections import deque
@@ -27,8 +28,11 @@ class Prefill:
         prefix: Sequence[int],
         pieces: Sequence[Sequence[int]],
         caches: list[Any] | None,
+        *,
+        is_ahead: bool = True,
     ) -> None:
         self._model = model
+        self._most = _AHEAD if is_ahead else 1
         self._pieces = deque(pieces)
         self._running: deque[tuple[int, list[Any]]] = deque()
         self.caches: list[Any] = make_prompt_cache(model) if caches is None else caches
@@ -48,7 +52,7 @@ class Prefill:
     @property
     def next_size(self) -> int:
         """How many tokens the next piece has; 0 if none can be launched now."""
-        return len(self._pieces[0]) if self._pieces and len(self._running) < _AHEAD else 0
+        return len(self._pieces[0]) if self._pieces and len(self._running) < self._most else 0
 
     @property
     def is_finished(self) -> bool:
@@ -67,7 +71,7 @@ class Prefill:
     def wait(self) -> int:
         """Wait for the oldest piece, if another follows it or it is the last one; its number of
         tokens, 0 without one."""
-        if not self._running or (self._pieces and len(self._running) < _AHEAD):
+        if not self._running or (self._pieces and len(self._running) < self._most):
             return 0
         size, states = self._running.popleft()
         _mx.eval(states)

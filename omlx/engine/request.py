@@ -36,7 +36,11 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Figures of one request; times in seconds, ttft_s from its arrival at the engine."""
+    """Figures of one request; times in seconds, ttft_s from its arrival at the engine.
+
+    ttft_s is the sum of queue_s, load_s (from disk), restore_s (into layer caches), prefill_s and
+    bookkeeping_s, which is the rest.
+    """
 
     prompt_tokens: int
     cached_memory: int
@@ -47,6 +51,8 @@ class RequestStats:
     prefill_s: float
     decode_s: float
     ttft_s: float
+    restore_s: float = 0.0
+    bookkeeping_s: float = 0.0
 
 
 class FinishReason(Enum):
@@ -66,12 +72,32 @@ class FailureCode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Trail:
+    """Where a prompt leaves what is stored: its first `shared` tokens are.
+
+    Names are hexadecimal: `blocks` of the prompt's full blocks, `rest` of what follows them;
+    `nearest` of the stored block that goes on otherwise, None where nothing does.
+    """
+
+    root: str
+    block_size: int
+    blocks: tuple[str, ...]
+    rest: str | None
+    shared: int
+    nearest: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request leaves the queue; so many prompt tokens came from each tier of the cache."""
+    """The request leaves the queue; so many prompt tokens came from each tier of the cache.
+
+    `trail` is None where nothing could be looked up: the model has no cache.
+    """
 
     request_id: str
     cached_memory: int
     cached_disk: int
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +107,14 @@ class Prefilled:
     request_id: str
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first token is there, and follows; the stats say what it waited for."""
+
+    request_id: str
+    stats: RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +143,7 @@ class Failed:
     message: str
 
 
-Event = Admitted | Prefilled | Token | Finished | Failed
+Event = Admitted | Prefilled | Started | Token | Finished | Failed
 Listener = Callable[[Sequence[Event]], None]
 
 

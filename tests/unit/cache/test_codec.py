@@ -13,8 +13,10 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.cache.codec import Codec, LayerSlice, Leaf, Payload, UncacheableError
+from omlx.cache.codec import Codec, UncacheableError
+from omlx.cache.leaves import Leaf, Payload
 
+LayerSlice = tuple[mx.array, mx.array]
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
 
 
@@ -54,7 +56,7 @@ def same(a: mx.array, b: mx.array) -> bool:
 def test_pack_and_restore(widths: list[tuple[int, int]], dtype: mx.Dtype) -> None:
     layers = random_layers(10, widths, dtype)
     codec = Codec.from_caches(live_caches(layers))
-    payloads = codec.pack(layers, [4, 4, 2])
+    payloads = codec.pack(live_caches(layers), 0, [4, 4, 2])
     assert [p.count for p in payloads] == [4, 4, 2]
     for takes in ([4, 4, 2], [4, 4, 1], [4, 3], [1]):
         caches = codec.restore(list(zip(payloads, takes, strict=False)))
@@ -67,7 +69,7 @@ def test_pack_and_restore(widths: list[tuple[int, int]], dtype: mx.Dtype) -> Non
 def test_layers_of_different_dtypes_keep_them() -> None:
     layers = random_layers(3, [(4, 4)], mx.float16) + random_layers(3, [(4, 4)], mx.bfloat16)
     codec = Codec.from_caches(live_caches(layers))
-    caches = codec.restore([(codec.pack(layers, [3])[0], 3)])
+    caches = codec.restore([(codec.pack(live_caches(layers), 0, [3])[0], 3)])
     for cache, (keys, values) in zip(caches, layers, strict=True):
         assert same(cache.keys_and_values()[0], keys)
         assert same(cache.keys_and_values()[1], values)
@@ -79,7 +81,7 @@ def test_bytes_out_and_in_again(dtype: mx.Dtype, *, zero_copy: bool) -> None:
     layers = random_layers(6, [(8, 4), (8, 4)], dtype)
     codec = Codec.from_caches(live_caches(layers))
     codec.is_zero_copy = zero_copy
-    (payload,) = codec.pack(layers, [6])
+    (payload,) = codec.pack(live_caches(layers), 0, [6])
     landing = codec.allocate(6)
     sections = landing.sections()
     assert [spec for spec, _ in sections] == codec.specs(6)
@@ -98,8 +100,7 @@ def test_a_payload_is_not_touched_by_what_happens_to_its_source() -> None:
     layers = random_layers(8, [(8, 4)])
     (cache,) = live_caches(layers)
     codec = Codec.from_caches([cache])
-    stretch = [(cache.keys[:, :, :8], cache.values[:, :, :8])]
-    payloads = codec.pack(stretch, [4, 4])
+    payloads = codec.pack([cache], 0, [4, 4])
     before = [[np.array(a) for a in p.arrays] for p in payloads]
     cache.update_and_fetch(*random_layers(300, [(8, 4)])[0])
     cache.keys[..., :8, :] = 0
@@ -123,10 +124,10 @@ def test_a_payload_holds_its_own_bytes_and_no_more(
     exact = count * codec.bytes_per_token
     assert exact > 2 * slack
     before = mx.get_active_memory() - source
-    cut = [(k[:, :, 64 : 64 + 2 * count], v[:, :, 64 : 64 + 2 * count]) for k, v in layers]
-    payloads = codec.pack(cut, [count, count])
+    rows = [KVCache.from_state((k, v, 8 * count)) for k, v in layers]
+    payloads = codec.pack(rows, 64, [count, count])
     mx.synchronize()
-    del layers, cut
+    del layers, rows
     assert [p.nbytes for p in payloads] == [exact, exact]
     assert exact == sum(spec.nbytes for spec in codec.specs(count))
     assert abs(mx.get_active_memory() - before - 2 * exact) <= slack
@@ -138,7 +139,7 @@ def test_a_restored_cache_does_not_change_the_block() -> None:
     """P5 the other way: a row that goes on from a block leaves the block as it was."""
     layers = random_layers(4, [(4, 4)])
     codec = Codec.from_caches(live_caches(layers))
-    (payload,) = codec.pack(layers, [4])
+    (payload,) = codec.pack(live_caches(layers), 0, [4])
     before = [np.array(a) for a in payload.arrays]
     batch = type(codec.restore([(payload, 4)])[0]).merge(codec.restore([(payload, 4)]))
     batch.update_and_fetch(*random_layers(3, [(4, 4)])[0])
@@ -149,7 +150,9 @@ def test_a_restored_cache_does_not_change_the_block() -> None:
 
 
 @pytest.mark.parametrize(
-    "cache", [RotatingKVCache(16), QuantizedKVCache(), ChunkedKVCache(16)], ids=lambda c: type(c)
+    "cache",
+    [RotatingKVCache(16, keep=4), QuantizedKVCache(), ChunkedKVCache(16)],
+    ids=lambda c: type(c),
 )
 def test_a_class_without_a_block_form_is_named(cache: Any) -> None:
     good = live_caches(random_layers(1, [(64, 64)]))
@@ -187,7 +190,7 @@ def test_a_restored_cache_has_the_buffer_of_a_live_one(num_tokens: int) -> None:
         for cache, (k, v) in zip(live, layers, strict=True):
             cache.update_and_fetch(k[:, :, start : start + 256], v[:, :, start : start + 256])
     codec = Codec.from_caches(live_caches(layers))
-    (payload,) = codec.pack(layers, [num_tokens])
+    (payload,) = codec.pack(live_caches(layers), 0, [num_tokens])
     restored = codec.restore([(payload, num_tokens)])
     step = random_layers(1, [(4, 2), (4, 2)])
     for _ in range(2):
@@ -204,7 +207,7 @@ def test_a_restored_cache_has_the_buffer_of_a_live_one(num_tokens: int) -> None:
 def test_rows_of_different_lengths_are_restored_side_by_side() -> None:
     layers = random_layers(9, [(4, 2)])
     codec = Codec.from_caches(live_caches(layers))
-    payloads = codec.pack(layers, [4, 4, 1])
+    payloads = codec.pack(live_caches(layers), 0, [4, 4, 1])
     parts = list(zip(payloads, [4, 4, 1], strict=True))
     rows = [codec.restore(parts)[0], codec.restore(parts[:1])[0]]
     batch = type(rows[0]).merge(rows)
@@ -217,8 +220,8 @@ def test_rows_of_different_lengths_are_restored_side_by_side() -> None:
 def test_the_layout_says_what_the_bytes_mean() -> None:
     """Golden: it is part of the root hash, so a change makes every stored block a miss."""
     codec = Codec(
-        [Leaf(0, "k", 2, 8, "F16"), Leaf(0, "v", 2, 4, "F16"), Leaf(1, "k", 2, 8, "F16")]
-        + [Leaf(1, "v", 2, 4, "F32")]
+        [Leaf((0,), "k", 2, 8, "F16"), Leaf((0,), "v", 2, 4, "F16"), Leaf((1,), "k", 2, 8, "F16")]
+        + [Leaf((1,), "v", 2, 4, "F32")]
     )
     assert codec.layout() == {
         "sections": "kv.0=F16[2,2,count,8]:0k,1k;kv.1=F16[1,2,count,4]:0v;kv.2=F32[1,2,count,4]:1v"

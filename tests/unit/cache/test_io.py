@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from omlx.cache.hashing import token_array
 from omlx.cache.io import DiskTier, Found, ReadJob
 from omlx.storage.layout import BlockHash, BlockKey
-from tests.fakes.blocks import ROOT, Clock, Shelf, make_block, make_chain
+from tests.fakes.blocks import ROOT, Block, Clock, Shelf, make_block, make_chain, make_state
 from tests.fakes.executor import ManualExecutor
 from tests.fakes.fs import MemoryFileSystem
 
@@ -47,10 +48,10 @@ def ids(raw: bytes) -> list[int]:
     return np.frombuffer(raw, dtype="<u4").tolist()
 
 
-def find(rig: Tier, keys: list[BlockKey], parent: bytes, rest: list[int]) -> Found:
+def find(rig: Tier, keys: list[BlockKey], parent: bytes, rest: list[int], **needs: bool) -> Found:
     tier, _, readers, _, posted = rig
     found: list[Found] = []
-    tier.find(keys, BlockHash(parent), token_array(rest), found.append)
+    tier.find(keys, BlockHash(parent), token_array(rest), found.append, **needs)
     readers.run()
     assert found == [], "the answer belongs to the engine thread"
     answer(posted)
@@ -85,6 +86,97 @@ def test_find_takes_the_child_with_the_longest_run_of_equal_tokens(rig: Tier) ->
 def test_find_gives_no_partial_for_nothing_shared(rig: Tier, rest: list[int]) -> None:
     rig[1].put(make_block(ROOT, 1))
     assert find(rig, [], ROOT, rest) == Found(0, None)
+
+
+def sequence(blocks: list[Block]) -> list[int]:
+    return [t for block in blocks for t in ids(block.tokens)]
+
+
+def test_find_gives_the_states_on_the_way_the_deepest_first(rig: Tier) -> None:
+    chain = make_chain(4)
+    last = chain[3].key.name
+    tails = [make_block(last, 1, count=2), make_block(last, 1, count=3), make_block(last, 2)]
+    for block in chain:
+        rig[1].put(block)
+    states = [make_state(block) for block in (chain[0], chain[2], *tails)]
+    for state in states:
+        rig[1].put(state)
+    tokens = [*sequence(chain), *ids(tails[1].tokens), 70_000]
+    found = find(rig, [b.key for b in chain], ROOT, tokens, needs_states=True)
+    assert (found.num_blocks, found.partial) == (4, None), "a state is no block"
+    assert found.states == tuple(states[i].key for i in (3, 2, 1, 0))
+    shorter = find(rig, [b.key for b in chain], ROOT, tokens[:-2], needs_states=True)
+    assert shorter.states == found.states[1:], "a state may not reach beyond what is asked for"
+    assert find(rig, [b.key for b in chain], ROOT, tokens).states == ()
+
+
+def test_find_gives_states_within_blocks_that_were_walked(rig: Tier) -> None:
+    """The snapshot at the end of a head lies deep in a sequence that goes on."""
+    chain = make_chain(4)
+    head = Block(
+        replace(chain[1].key, name=BlockHash(b"h" * 32), count=2), chain[1].tokens[:8], (), ()
+    )
+    twin = Block(replace(chain[2].key, name=BlockHash(b"t" * 32)), chain[2].tokens, (), ())
+    branch = make_block(chain[1].key.name, 1)
+    for block in chain:
+        rig[1].put(block)
+    states = [make_state(block) for block in (chain[0], head, chain[3], twin, branch)]
+    for state in states:
+        rig[1].put(state)
+    keys, tokens = [b.key for b in chain], sequence(chain)
+    # one of equal tokens under another name was of another image, and a branch is not the way
+    wanted = tuple(states[i].key for i in (2, 1, 0))
+    for needs_blocks in (True, False):
+        found = find(rig, keys, ROOT, tokens, needs_blocks=needs_blocks, needs_states=True)
+        assert found.states == wanted
+    assert find(rig, keys[:1], ROOT, tokens[:7], needs_states=True).states == wanted[1:]
+
+
+def test_find_gives_no_states_beyond_the_last_block(rig: Tier) -> None:
+    chain = make_chain(4)
+    for block in (chain[0], chain[1], chain[3], *map(make_state, chain)):
+        rig[1].put(block)
+    found = find(rig, [b.key for b in chain], ROOT, sequence(chain), needs_states=True)
+    assert found.num_blocks == 2
+    # the third block's state is a child of the second, and all its tokens were asked for
+    assert found.states == tuple(make_state(b).key for b in reversed(chain[:3]))
+
+
+def test_states_are_found_where_there_are_no_blocks_at_all(rig: Tier) -> None:
+    chain = make_chain(4)
+    tail = make_block(chain[3].key.name, 1, count=2)
+    states = [make_state(block) for block in (chain[1], tail)]
+    for state in states:
+        rig[1].put(state)
+    rest = sequence([*chain, tail])
+    keys = [b.key for b in chain]
+    found = find(rig, keys, ROOT, rest, needs_blocks=False, needs_states=True)
+    assert found == Found(0, None, (states[1].key, states[0].key))
+    assert find(rig, keys, ROOT, rest, needs_states=True) == Found(0, None, ())
+    assert find(rig, [], ROOT, [], needs_blocks=False, needs_states=True) == Found(0, None, ())
+
+
+def test_a_state_is_read_touched_and_removed_beside_its_block(rig: Tier) -> None:
+    tier, shelf, readers, writer, posted = rig
+    (block,) = make_chain(1)
+    state = make_state(block)
+    done: list[object] = []
+    for each in (block, state):
+        assert tier.write(each.key, each.tokens, each.sections, done.append)
+    writer.run()
+    buffers = [bytearray(spec.nbytes) for spec in state.specs]
+    views = [(s, memoryview(b)) for s, b in zip(state.specs, buffers, strict=True)]
+    tier.read([ReadJob(state.key, state.tokens, views[1:])], done.append)
+    readers.run()
+    answer(posted)
+    assert done == [True, True, [True]] and bytes(buffers[1]) == state.data[1]
+    shelf.clock.now += 50
+    tier.touch([state.key])
+    readers.run()
+    assert shelf.fs.stat(state.path()).mtime == shelf.clock.now > shelf.fs.stat(block.path()).mtime
+    tier.remove(state.key)
+    writer.run()
+    assert shelf.has(block) and not shelf.has(state)
 
 
 def test_reads_answer_once_and_in_order_whatever_ends_first(rig: Tier) -> None:

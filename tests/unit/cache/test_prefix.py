@@ -44,7 +44,7 @@ def test_missing_is_what_completes_blocks() -> None:
     assert rig.prefix.missing(chain, 3) is None
     assert rig.prefix.missing(chain, 4) == (0, 4)
     assert rig.prefix.missing(chain, 11) == (0, 8)
-    rig.prefix.store(chain, state.layers(LONG, 0, 8), 8)
+    rig.prefix.store(chain, state.caches(LONG), 8)
     assert rig.prefix.missing(chain, 11) is None
     assert rig.prefix.missing(chain, 12) == (8, 12)
 
@@ -63,7 +63,7 @@ def test_a_row_that_another_overtook_stores_nothing_twice() -> None:
     first, second = Chain(token_array(LONG)), Chain(token_array(LONG))
     assert rig.prefix.missing(second, 20) == (0, 20)
     rig.keep(first, LONG)
-    rig.prefix.store(second, state.layers(LONG, 0, 20), 20)
+    rig.prefix.store(second, state.caches(LONG), 20)
     assert second.names == first.names
     assert rig.prefix.blocks_stored == 6
 

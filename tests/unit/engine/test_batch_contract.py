@@ -31,6 +31,11 @@ def batch(model: Any) -> Iterator[Batch]:
     b.close()
 
 
+def cut(caches: list[Any], start: int, end: int) -> list[tuple[mx.array, mx.array]]:
+    """Keys and values of a row's tokens, for every layer."""
+    return [(c.keys[:, :, start:end], c.values[:, :, start:end]) for c in caches]
+
+
 def prompt(length: int, seed: int = 1) -> list[int]:
     return np.random.default_rng(seed).integers(3, tiny.NUM_VOCAB, length).tolist()
 
@@ -140,7 +145,7 @@ def test_a_slice_is_right_while_the_next_piece_is_computed(batch: Batch, model: 
         batch.step()
         num_cached = batch.num_cached("a")
         if num_cached:
-            assert_state(batch.slice("a", 5, num_cached), whole, 5, num_cached)
+            assert_state(cut(batch.caches("a"), 5, num_cached), whole, 5, num_cached)
     assert num_cached == 64
 
 
@@ -166,7 +171,7 @@ def test_tokens_are_what_the_state_covers(batch: Batch, model: Any) -> None:
             assert part.prompt_cache[0].size() == num_cached
             assert tokens[0].num_cached == num_cached == 40 + len(generated)
     whole = state_after(model, [*prompt(40), *generated])
-    assert_state(batch.slice("a", 0, 43), whole, 0, 43)
+    assert_state(cut(batch.caches("a"), 0, 43), whole, 0, 43)
 
 
 @pytest.mark.parametrize("has_stop", [True, False])
@@ -186,8 +191,8 @@ def test_the_final_state_includes_the_last_token(
     assert {type(c) for c in last.final} == {KVCache}
     assert {c.offset for c in last.final} == {25}
     whole = state_after(model, [*text, *probe])
-    assert_state(Batch.slice_final(last.final, 0, 25), whole, 0, 25)
-    assert_state(Batch.slice_final(last.final, 7, 19), whole, 7, 19)
+    assert_state(cut(last.final, 0, 25), whole, 0, 25)
+    assert_state(cut(last.final, 7, 19), whole, 7, 19)
 
 
 def test_slices_of_rows_of_different_lengths(batch: Batch, model: Any) -> None:
@@ -199,8 +204,8 @@ def test_slices_of_rows_of_different_lengths(batch: Batch, model: Any) -> None:
         batch.step()
     for i, (name, length) in enumerate(lengths.items()):
         whole = state_after(model, prompt(length, i))
-        assert_state(batch.slice(name, 0, length), whole, 0, length)
-        assert_state(batch.slice(name, 3, 8), whole, 3, 8)
+        assert_state(cut(batch.caches(name), 0, length), whole, 0, length)
+        assert_state(cut(batch.caches(name), 3, 8), whole, 3, 8)
 
 
 def test_a_slice_equals_what_the_library_extracts(batch: Batch) -> None:
@@ -214,7 +219,9 @@ def test_a_slice_equals_what_the_library_extracts(batch: Batch) -> None:
         extracted = part.extract_cache(part.uids.index(batch._rows[name].uid))
         num_cached = batch.num_cached(name)
         assert {c.offset for c in extracted} == {num_cached}
-        for (keys, values), cache in zip(batch.slice(name, 0, num_cached), extracted, strict=True):
+        for (keys, values), cache in zip(
+            cut(batch.caches(name), 0, num_cached), extracted, strict=True
+        ):
             assert mx.array_equal(keys, cache.keys).item()
             assert mx.array_equal(values, cache.values).item()
 
@@ -231,7 +238,7 @@ def test_slices_stay_right_while_rows_join_and_leave(batch: Batch, model: Any) -
         for name in names:
             num = batch.num_cached(name)
             whole = state_after(model, [*texts[name], *new[name]])
-            assert_state(batch.slice(name, 0, num), whole, 0, num)
+            assert_state(cut(batch.caches(name), 0, num), whole, 0, num)
 
     batch.insert(row("a", texts["a"], max_tokens=30))
     batch.insert(row("b", texts["b"], max_tokens=30))
@@ -261,7 +268,7 @@ def test_a_row_may_start_from_given_caches(batch: Batch, model: Any) -> None:
     batch.insert(row("warm", tokens, num_cached=37, caches=caches))
     batch.step()
     assert batch.num_cached("warm") == 49
-    assert_state(batch.slice("warm", 0, 49), state_after(model, tokens), 0, 49)
+    assert_state(cut(batch.caches("warm"), 0, 49), state_after(model, tokens), 0, 49)
     assert ids(run(batch)["warm"]) == cold
 
 
@@ -310,7 +317,7 @@ def test_a_prompt_of_one_token(batch: Batch, model: Any) -> None:
     batch.insert(row("a", [7], max_tokens=3))
     progress, tokens = batch.step()
     assert (progress[0].done, progress[0].is_complete, tokens) == (1, True, [])
-    assert_state(batch.slice("a", 0, 1), state_after(model, [7]), 0, 1)
+    assert_state(cut(batch.caches("a"), 0, 1), state_after(model, [7]), 0, 1)
     assert len(run(batch)["a"]) == 3
 
 

@@ -183,7 +183,7 @@ class Sliding:
         return self._model(inputs, cache=cache)
 
     def make_cache(self) -> list[RotatingKVCache]:
-        return [RotatingKVCache(B) for _ in self._model.layers]
+        return [RotatingKVCache(B, keep=4) for _ in self._model.layers]
 
 
 def test_a_model_without_a_block_form_is_served_without_a_cache(

@@ -35,8 +35,10 @@ from omlx.engine.request import (
     Prefilled,
     RequestStats,
     SamplingParams,
+    Started,
     TierUsage,
     Token,
+    Trail,
 )
 
 Pair = tuple[socket.socket, socket.socket]
@@ -50,9 +52,14 @@ STATS = RequestStats(
     prefill_s=0.3,
     decode_s=0.4,
     ttft_s=0.6,
+    restore_s=0.7,
+    bookkeeping_s=0.8,
 )
+TRAIL = Trail("aa", 256, ("bb", "cc"), "dd", 513, "ee")
 EVENTS: list[Event] = [
     Admitted("a", 256, 512),
+    Admitted("a", 256, 512, TRAIL),
+    Started("a", STATS),
     Prefilled("a", 128, 1000),
     Token("a", 151_643),
     *(Finished("ä€😀", reason, STATS) for reason in FinishReason),
