@@ -18,7 +18,7 @@ from omlx.models.detokenize import (
     piece_rule,
 )
 from omlx.models.template import ChatTemplate, TemplateError
-from omlx.models.tokenizer import Codec, load_codec
+from omlx.models.tokenizer import Codec, Range, load_codec
 
 _log = logging.getLogger("omlx.models")
 _SPECIAL_NAMES = (
@@ -101,6 +101,16 @@ class TextModel:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; special tokens in it are read as such, none are added."""
         return self._codec.encode(_without_surrogates(text))
+
+    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+        """The same ids, and for each range of characters that of its tokens; None: not known."""
+        clean = _without_surrogates(text)
+        ids, ranges = self._codec.encode_at(clean, chars)
+        return ids, ranges if len(clean) == len(text) else None
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of token ids with special tokens, as a prompt has it."""
+        return self._codec.decode(ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids without special tokens: exactly what a stream of them gives."""

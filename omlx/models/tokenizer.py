@@ -3,14 +3,17 @@
 Knows nothing about chat templates or streams.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from omlx.errors import ModelError
+
+Range = tuple[int, int]
 
 
 class Codec(Protocol):
@@ -28,6 +31,10 @@ class Codec(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, special tokens in it included and none added."""
+        ...
+
+    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+        """The same ids, and for each range of characters that of its tokens; None: not known."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -71,6 +78,11 @@ class FastCodec:
         """Ids of the text, special tokens in it included and none added."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+        """The same ids, and for each range of characters that of its tokens."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, [_tokens_of(encoding, start, end) for start, end in chars]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -86,6 +98,18 @@ class FastCodec:
     def is_special(self, token_id: int) -> bool:
         """Whether an id is a special token."""
         return token_id in self._special
+
+
+def _tokens_of(encoding: Encoding, start: int, end: int) -> Range:
+    """The tokens that hold any of the characters [start, end)."""
+    tokens = range(len(encoding))
+
+    def edge(token_idx: int, side: int) -> int:
+        chars = encoding.token_to_chars(token_idx)
+        return chars[side] if chars is not None else 0
+
+    first = bisect_right(tokens, start, key=lambda idx: edge(idx, 1))
+    return first, max(first, bisect_left(tokens, end, key=lambda idx: edge(idx, 0)))
 
 
 class SlowCodec:
@@ -107,6 +131,10 @@ class SlowCodec:
     def encode(self, text: str) -> list[int]:
         """Ids of the text, special tokens in it included and none added."""
         return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+        """The same ids; where they come from is not known."""
+        return self.encode(text), None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included; ids outside the vocabulary are left out."""

@@ -17,13 +17,19 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "counters": {"prompt_tokens", "cached_memory_tokens", "cached_disk_tokens",
                               "blocks_stored", "blocks_written", "bytes_written", "blocks_read",
                               "bytes_read", "evicted_memory", "evicted_disk", "dropped_writes":
-                              int, "bad": {reason: int}}}]}
+                              int, "bad": {reason: int}}}],
+     "recent": [{"id": str, "time": float, "model", "client", "outcome": str, "prompt_tokens",
+                 "cached_memory", "cached_disk", "uncached", "generated": int,
+                 "ttft_s": float | null, "miss": "none" | "cold" | "diverged" | "evicted" |
+                 "uncacheable" | "disabled", "part": str | null}]}
 
 "requests" count since the server started; "ttft_s" is of the last thousand or so. A turn is a
-request that left the queue; "uncached_mean" is prompt tokens computed per turn.
+request that left the queue; "uncached_mean" is prompt tokens computed per turn. "recent" are the
+last 20 requests that are over, the newest first, without any text; "part" is where a prompt left
+what was stored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from omlx.engine.request import EngineSnapshot
@@ -49,7 +55,12 @@ class ServerView:
     is_draining: bool
 
 
-def status(server: ServerView, totals: Totals, models: Iterable[ModelView]) -> dict[str, object]:
+def status(
+    server: ServerView,
+    totals: Totals,
+    models: Iterable[ModelView],
+    recent: Sequence[dict[str, object]] = (),
+) -> dict[str, object]:
     """The status object, of plain values only."""
     models = list(models)
     snapshots = [model.engine.snapshot for model in models]
@@ -69,6 +80,7 @@ def status(server: ServerView, totals: Totals, models: Iterable[ModelView]) -> d
             "decode": sum(one.decode_tokens_per_s for one in snapshots),
         },
         "models": [_model(model) for model in models],
+        "recent": list(recent),
     }
 
 

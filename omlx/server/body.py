@@ -4,7 +4,7 @@ Knows nothing about HTTP or about what the fields mean.
 """
 
 import re
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import orjson
@@ -46,6 +46,12 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise ApiError(400, "The body is nested too deeply") from None
     except ValueError as error:
         raise ApiError(400, f"The body is not valid JSON: {_reason(body, error)}") from None
+
+
+def plain_object(raw: msgspec.Raw) -> dict[str, object]:
+    """The JSON object in a part of a body that was left as it is; anything else is an empty one."""
+    value: object = msgspec.json.decode(raw)
+    return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
 def _wrong_type(message: str) -> ApiError:

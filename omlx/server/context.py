@@ -13,8 +13,10 @@ from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
 from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Settings
+from omlx.storage.journal import Journal
 
 Message = Mapping[str, object]
+Range = tuple[int, int]
 
 
 class EnginePool(Protocol):
@@ -50,12 +52,12 @@ class ModelText(Protocol):
         """How many tokens the model can see; None if its files don't say."""
         ...
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> str:
         """The prompt as text; ModelError carries what the template objects to."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a rendered prompt."""
+    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+        """The token ids of a rendered prompt, and the tokens of ranges of its characters."""
         ...
 
     def stream(self) -> Detokenizer:
@@ -100,3 +102,4 @@ class ServerContext:
     timing: Timing = field(default_factory=Timing)
     # Events that wait for one client; one that reads too slowly is given up.
     max_backlog: int = 10_000
+    journal: Journal | None = None

@@ -42,6 +42,11 @@ class Generation:
     is_stream: bool = False
     # Whether the stream ends with the usage, where the dialect lets the client choose.
     wants_usage: bool = True
+    tools: Sequence[Message] = ()
+    # Where the body has each message, where that is not simply its own list; -1 is its system.
+    places: Sequence[int] = ()
+    # Where the body's system has each text of it that is used; the same.
+    system_places: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from omlx.stats import Recent
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+# Parts of a time are shorter than the whole.
+_PART_SECONDS = (0.001, 0.0025, 0.005, 0.01, *_SECONDS)
 _ANSWERS = ("stop", "length")
 
 
@@ -69,6 +71,13 @@ class Metrics:
         self._ttft_s = self._seconds("ttft_seconds", "From arrival to the first token")
         self._queue_s = self._seconds("queue_seconds", "From arrival to admission")
         self._request_s = self._seconds("request_seconds", "From arrival to the end")
+        self._part_s = Histogram(
+            "omlx_ttft_part_seconds",
+            "What the first token waited for; the parts sum to ttft_seconds",
+            ("model", "part"),
+            registry=self.registry,
+            buckets=_PART_SECONDS,
+        )
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"omlx_{name}", help_text, labels, registry=self.registry)
@@ -114,6 +123,9 @@ class Metrics:
         self._generated.labels(model).inc(course.generated)
         if ttft_s is not None:
             self._ttft_s.labels(model).observe(ttft_s)
+        if course.parts is not None:
+            for part, seconds in course.parts.by_name().items():
+                self._part_s.labels(model, part).observe(seconds)
         if course.ended is not None:
             self._request_s.labels(model).observe(course.ended - course.arrived)
 

@@ -12,10 +12,12 @@ from typing import cast
 from omlx.engine.request import SamplingParams
 from omlx.errors import ModelError
 from omlx.models.locate import ModelEntry, resolve
+from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.errors import ApiError, bad_field, overflow, unknown_model
 from omlx.server.generation import Dialect, Generation, Wishes
 from omlx.settings.schema import Sampling
+from omlx.storage.entry import Span
 
 # The budget of an answer by a model whose files don't say how much it can see.
 _UNKNOWN_WINDOW_BUDGET = 32768
@@ -33,6 +35,17 @@ class Prepared:
     tokens: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParams
+    spans: tuple[Span, ...] = ()
+    prompt: str | None = None  # where the journal keeps texts
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt as text and tokens, and what its parts became."""
+
+    text: str
+    tokens: tuple[int, ...]
+    spans: tuple[Span, ...]
 
 
 def prepare(context: ServerContext, dialect: Dialect, body: bytes) -> Prepared:
@@ -41,17 +54,47 @@ def prepare(context: ServerContext, dialect: Dialect, body: bytes) -> Prepared:
     entry = find_model(context, generation.model)
     settings = context.model_settings(entry.id)
     text = context.texts(entry)
-    tokens = text.encode(render(text, generation.messages))
+    encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
+    asked = generation.wishes.max_tokens or settings.sampling.max_tokens
     return Prepared(
         generation,
         entry.id,
         text,
-        tuple(tokens),
-        _budget(len(tokens), window, generation.wishes.max_tokens or settings.sampling.max_tokens),
+        encoded.tokens,
+        _budget(len(encoded.tokens), window, asked),
         _sampling(generation.wishes, settings.sampling),
+        encoded.spans,
+        encoded.text if context.settings.journal.text else None,
     )
+
+
+def encode(text: ModelText, generation: Generation) -> Encoded:
+    """The prompt of a request, and which of its tokens come from which part of the body."""
+    prompt = render(text, generation.messages, generation.tools)
+    found = _parts(text, generation, prompt)
+    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found])
+    spans: list[Span] = []
+    for part, (start, end) in zip(found, ranges or (), strict=False):
+        start = max(start, spans[-1].end if spans else 0)  # one token may hold the edge of two
+        if start < end:
+            spans.append(Span(part.part, start, end))
+    return Encoded(prompt, tuple(tokens), tuple(spans))
+
+
+def _parts(text: ModelText, generation: Generation, prompt: str) -> list[CharSpan]:
+    try:
+        return find_parts(
+            prompt,
+            generation.messages,
+            generation.tools,
+            lambda messages, tools: render(text, messages, tools),
+            places=generation.places,
+            system_places=generation.system_places,
+        )
+    except RecursionError:  # a schema that is nested too deeply to be marked
+        return []
 
 
 def find_model(context: ServerContext, name: str, *, or_default: bool = True) -> ModelEntry:
@@ -66,7 +109,7 @@ def find_model(context: ServerContext, name: str, *, or_default: bool = True) ->
     return entry
 
 
-def render(text: ModelText, messages: Sequence[Message]) -> str:
+def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
     """The prompt as text; an answer that the client has begun is continued.
 
     Where the template objects to a system message in the middle, that one becomes a marked note
@@ -80,7 +123,7 @@ def render(text: ModelText, messages: Sequence[Message]) -> str:
     refusal: ModelError | None = None
     for attempt in _attempts(messages):
         try:
-            return text.render(attempt) + begun
+            return text.render(attempt, tools=tools or None) + begun
         except ModelError as error:
             refusal = refusal or error
     assert refusal is not None

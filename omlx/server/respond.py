@@ -9,9 +9,17 @@ from http import HTTPStatus
 
 from omlx.server.errors import ApiError, internal, log_level, unavailable
 from omlx.server.generation import Began, Dialect, Ended, Piece, Reply, Text
+from omlx.server.recorder import caller
 from omlx.server.service import Service
 from omlx.server.session import Session
-from omlx.server.web import Request, Send, read_body, request_id, start_events
+from omlx.server.web import (
+    Request,
+    Send,
+    headers_of,
+    read_body,
+    request_id,
+    start_events,
+)
 
 _log = logging.getLogger("omlx.server")
 
@@ -51,7 +59,9 @@ class Responder:
             int(context.wall()),
             wants_usage=generation.wants_usage,
         )
-        session = service.open(prepared, identity, arrived)
+        session = service.open(
+            prepared, identity, arrived, caller(headers_of(request), dialect.flavor.value)
+        )
         if not generation.is_stream:
             with session:
                 return await _collect(session, reply)

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from omlx.server.context import EnginePool, ServerContext
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.settings.build import ModelSettings, Resolved
+from omlx.storage.journal import Journal
 
 _log = logging.getLogger("omlx.server")
 
@@ -54,6 +56,7 @@ def run_server(
         pool=make_pool(entries, resolved),
         texts=TextModels().get,
         model_settings=settings.__getitem__,
+        journal=_journal(resolved),
     )
     state_dir = resolved.state_dir
 
@@ -92,6 +95,18 @@ class TextModels:
             if entry.id not in self._loaded:
                 self._loaded[entry.id] = self._load(entry.path)
             return self._loaded[entry.id]
+
+
+def _journal(resolved: Resolved) -> Journal | None:
+    settings = resolved.settings.journal
+    if not settings.enabled:
+        return None
+    return Journal(
+        resolved.journal_path,
+        max_bytes=settings.max_size,
+        max_age_s=settings.max_age,
+        clock=time.time,
+    )
 
 
 def _check_models(entries: Sequence[ModelEntry], default_model: str | None) -> None:

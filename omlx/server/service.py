@@ -18,7 +18,8 @@ from omlx.server.generation import Dialect
 from omlx.server.hub import Hub
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, prepare
-from omlx.server.session import Course, Session, Watchers
+from omlx.server.recorder import Recorder
+from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
 
 _log = logging.getLogger("omlx.server")
@@ -37,6 +38,12 @@ class Service:
         self._started = context.clock()
         self._active: Counter[str] = Counter()
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
+        self._recorder = Recorder(
+            context.journal,
+            clock=context.clock,
+            wall=context.wall,
+            has_cache=context.settings.cache.enabled,
+        )
         scheduler = context.settings.scheduler
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
@@ -51,7 +58,7 @@ class Service:
             loading = self._text_thread.submit(self.context.texts, entry)
             loading.add_done_callback(lambda done, model=entry.id: _log_failure(model, done))
 
-    def open(self, prepared: Prepared, request_id: str, arrived: float) -> Session:
+    def open(self, prepared: Prepared, request_id: str, arrived: float, caller: Caller) -> Session:
         """A session at the engine of a request's model; ApiError if that can't take it."""
         model_id = prepared.model_id
         engine = self.context.pool.get(model_id)
@@ -65,7 +72,15 @@ class Service:
             raise busy(f"Too many requests wait for the model {model_id!r}")
         return Session(
             prepared,
-            Course(request_id, model_id, arrived, len(prepared.tokens)),
+            Course(
+                request_id,
+                model_id,
+                arrived,
+                len(prepared.tokens),
+                caller,
+                spans=prepared.spans,
+                prompt=prepared.prompt,
+            ),
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
@@ -100,7 +115,7 @@ class Service:
             address=self.address,
             is_draining=self.is_draining,
         )
-        return admin.status(server, self.metrics.totals(), views)
+        return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
         """A word for the whole server, ready with one model that is, and the state of each."""
@@ -120,8 +135,9 @@ class Service:
         self.is_draining = True
 
     def close(self) -> None:
-        """End the text thread once it is idle."""
+        """End the text thread once it is idle, and write what the journal still lacks."""
         self._text_thread.shutdown(wait=False, cancel_futures=True)
+        self._recorder.close()
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
@@ -130,6 +146,7 @@ class Service:
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
         self.metrics.closed(course)
+        self._recorder.record(course)
         _log.info("%s", _summary(course))
 
 

@@ -6,7 +6,7 @@ Knows nothing about HTTP or dialects; for the loop's thread.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -14,21 +14,35 @@ from omlx.engine.request import (
     Admitted,
     Engine,
     EngineRequest,
+    EngineState,
     Event,
     Failed,
     FailureCode,
     Finished,
     FinishReason,
     Prefilled,
+    RequestStats,
+    Started,
     Token,
+    Trail,
 )
 from omlx.server.errors import ApiError, busy, unavailable
 from omlx.server.generation import Began, Ended, Piece, Text, Usage
 from omlx.server.hub import Hub, Stopping
 from omlx.server.parse import StopStrings
 from omlx.server.prompt import Prepared
+from omlx.storage.entry import Span, TtftParts
 
 _log = logging.getLogger("omlx.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as far as its headers tell, and in which dialect."""
+
+    dialect: str = ""
+    client: str = ""
+    session: str = ""
 
 
 @dataclass(slots=True)
@@ -39,9 +53,19 @@ class Course:
     model_id: str
     arrived: float
     prompt_tokens: int
+    caller: Caller = field(default_factory=Caller)
+    spans: tuple[Span, ...] = ()
+    prompt: str | None = None
     cached_memory: int = 0
     cached_disk: int = 0
     generated: int = 0
+    # Uncached prompt tokens that were computed.
+    prefilled: int = 0
+    trail: Trail | None = None
+    # What the engine says when the first token is there.
+    stats: RequestStats | None = None
+    submitted: float | None = None
+    was_ready: bool = True
     admitted: float | None = None
     first_token: float | None = None
     ended: float | None = None
@@ -52,6 +76,25 @@ class Course:
     def usage(self) -> Usage:
         """The token counts as far as they are known."""
         return Usage(self.prompt_tokens, self.cached_memory + self.cached_disk, self.generated)
+
+    @property
+    def parts(self) -> TtftParts | None:
+        """What the first token waited for; None while there is none."""
+        stats = self.stats
+        if stats is None or self.first_token is None or self.submitted is None:
+            return None
+        # The engine's clock starts when its model is loaded.
+        outside_s = self.first_token - self.submitted - stats.ttft_s
+        warm_up_s = 0.0 if self.was_ready else max(0.0, outside_s)
+        named_s = stats.queue_s + stats.load_s + stats.restore_s + stats.prefill_s + warm_up_s
+        return TtftParts(
+            queue_s=stats.queue_s,
+            load_s=stats.load_s,
+            warm_up_s=warm_up_s,
+            restore_s=stats.restore_s,
+            prefill_s=stats.prefill_s,
+            bookkeeping_s=max(0.0, self.first_token - self.arrived - named_s),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +142,8 @@ class Session:
             sampling=prepared.sampling,
             stop=tuple((token,) for token in sorted(prepared.text.eos_ids)),
         )
+        self.course.was_ready = self._engine.state() is EngineState.READY
+        self.course.submitted = self._clock()
         try:
             self._engine.submit(request)
         except BaseException:
@@ -148,10 +193,15 @@ class Session:
                 self.course.admitted = self._clock()
                 self.course.cached_memory = event.cached_memory
                 self.course.cached_disk = event.cached_disk
+                self.course.trail = event.trail
                 self._watchers.on_admit(self.course)
                 pieces.append(Began())
-            case Admitted() | Prefilled():
+            case Admitted():
                 pass
+            case Prefilled():
+                self.course.prefilled = event.done
+            case Started():
+                self.course.stats = event.stats
             case Token():
                 if self.course.first_token is None:
                     self.course.first_token = self._clock()

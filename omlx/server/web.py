@@ -6,7 +6,7 @@ say little.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,9 +32,14 @@ def request_id(request: Request) -> str:
     return vars(request.ctx).setdefault("request_id", secrets.token_hex(12))
 
 
+def headers_of(request: Request) -> Mapping[str, str]:
+    """The headers; their names may be asked for in any case."""
+    return cast(Any, request.headers)
+
+
 def flavor(request: Request) -> Flavor:
     """The dialect in which the client expects errors."""
-    return flavor_of(request.path, cast(Any, request.headers))
+    return flavor_of(request.path, headers_of(request))
 
 
 def json_response(value: dict[str, object], *, status: int = 200) -> HTTPResponse:

@@ -82,7 +82,9 @@ def client(config: EngineConfig) -> Iterator[Client]:
 def test_a_whole_life_and_another_one(client: Client, config: EngineConfig) -> None:
     client.engine.submit(EngineRequest("a", PROMPT, 8))  # before it is loaded
     first = client.until_end("a")
-    assert first[0] == Admitted("a", 0, 0)
+    admitted = first[0]
+    assert isinstance(admitted, Admitted) and admitted.trail is not None
+    assert (admitted.cached_memory, admitted.cached_disk, admitted.trail.shared) == (0, 0, 0)
     tokens = [e.token for e in first if isinstance(e, Token)]
     assert len(tokens) == 8
     end = first[-1]
@@ -97,7 +99,10 @@ def test_a_whole_life_and_another_one(client: Client, config: EngineConfig) -> N
     second = Client(config)
     second.engine.submit(EngineRequest("b", (*PROMPT, *tokens, 5), 8))
     events = second.until_end("b")
-    assert events[0] == Admitted("b", 0, len(PROMPT) + 8), "the blocks were written"
+    admitted, size = events[0], len(PROMPT) + 8
+    assert isinstance(admitted, Admitted) and admitted.trail is not None
+    assert (admitted.cached_memory, admitted.cached_disk) == (0, size), "the blocks were written"
+    assert (admitted.trail.shared, admitted.trail.nearest) == (size, None)
     second.engine.submit(EngineRequest("c", PROMPT, 100_000))
     second.until_token()
     second.engine.abort("c")

@@ -3,6 +3,7 @@
 Knows nothing about templates, tokens or engines.
 """
 
+import json
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -11,7 +12,7 @@ import orjson
 from omlx.engine.request import FinishReason
 from omlx.server import context, sse
 from omlx.server.anthropic import types
-from omlx.server.body import decode
+from omlx.server.body import decode, plain_object
 from omlx.server.errors import ApiError, Flavor, bad_field, error_bytes, unsupported
 from omlx.server.generation import (
     Ended,
@@ -32,26 +33,29 @@ _ATTRIBUTION = "x-anthropic-billing-header:"
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The dialect of the Messages API."""
+    """The dialect of the Messages API; tools are read for those who only explain a prompt."""
 
     flavor: Flavor = Flavor.ANTHROPIC
+    reads_tools: bool = False
 
     def decode(self, body: bytes) -> Generation:
         """The request in a body; ApiError names the field that is wrong."""
         request = decode(_DECODER, body)
-        if request.tools:
+        if request.tools and not self.reads_tools:
             raise unsupported("$.tools", "Tool calling")
         if not request.messages:
             raise bad_field("$.messages", "Must hold at least one message")
+        system, system_places = _system(request.system)
+        placed = [(-1, message) for message in system]
+        for index, message in enumerate(request.messages):
+            made = _messages(message, index, request.model, reads_tools=self.reads_tools)
+            placed += [(index, one) for one in made]
         return Generation(
             model=request.model,
-            messages=[
-                *_system(request.system),
-                *(
-                    _message(message, f"$.messages[{index}]", request.model)
-                    for index, message in enumerate(request.messages)
-                ),
-            ],
+            messages=[message for _, message in placed],
+            places=[place for place, _ in placed],
+            system_places=system_places,
+            tools=[_tool(plain_object(tool)) for tool in request.tools or ()],
             wishes=Wishes(
                 temperature=number(request.temperature, "$.temperature", low=0, high=5),
                 top_p=number(request.top_p, "$.top_p", low=0, high=1),
@@ -67,17 +71,26 @@ class Messages:
         return MessageReply(request_id, model)
 
 
-def _system(system: str | list[types.TextBlock] | None) -> list[context.Message]:
+def _system(
+    system: str | list[types.TextBlock] | None,
+) -> tuple[list[context.Message], list[int]]:
+    """The system message, if there is one, and which blocks of the body's its texts are."""
     texts = [system or ""] if not isinstance(system, list) else [block.text for block in system]
-    kept = [text for text in map(_without_attribution, texts) if text]
-    return [{"role": "system", "content": content(kept)}] if kept else []
+    kept = [(place, _without_attribution(text)) for place, text in enumerate(texts)]
+    kept = [(place, text) for place, text in kept if text]
+    message: context.Message = {"role": "system", "content": content([text for _, text in kept])}
+    return [message] if kept else [], [place for place, _ in kept]
 
 
 def _without_attribution(text: str) -> str:
     return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
-def _message(message: types.Message, param: str, model: str) -> context.Message:
+def _messages(
+    message: types.Message, index: int, model: str, *, reads_tools: bool
+) -> list[context.Message]:
+    """A message as templates know it: one, after those that tell what tools returned."""
+    param = f"$.messages[{index}].content"
     match message:
         case types.UserMessage():
             role = "user"
@@ -85,7 +98,44 @@ def _message(message: types.Message, param: str, model: str) -> context.Message:
             role = "assistant"
         case types.SystemMessage() | types.DeveloperMessage():
             role = "system"
-    return {"role": role, "content": _content(message.content, f"{param}.content", model)}
+    if not reads_tools or isinstance(message.content, str):
+        return [{"role": role, "content": _content(message.content, param, model)}]
+    results = [b for b in message.content if isinstance(b, types.ToolResultBlock)]
+    uses = [b for b in message.content if isinstance(b, types.ToolUseBlock)]
+    others = [b for b in message.content if b not in results and b not in uses]
+    made: list[context.Message] = [_result(block) for block in results]
+    if others or not results:
+        calls: context.Message = {"tool_calls": [_call(use) for use in uses]} if uses else {}
+        made.append({"role": role, "content": _content(others, param, model), **calls})
+    return made
+
+
+def _result(block: types.ToolResultBlock) -> context.Message:
+    found = block.content
+    if isinstance(found, list):
+        found = content([text for text in map(_text_of, found) if text])
+    return {"role": "tool", "content": found or "", "tool_call_id": block.tool_use_id}
+
+
+def _text_of(block: dict[str, msgspec.Raw]) -> str:
+    text: object = msgspec.json.decode(block.get("text", msgspec.Raw(b'""')))
+    return text if isinstance(text, str) else ""
+
+
+def _call(use: types.ToolUseBlock) -> dict[str, object]:
+    arguments = json.dumps(plain_object(use.input), ensure_ascii=False)
+    function = {"name": use.name, "arguments": arguments}
+    return {"id": use.id, "type": "function", "function": function}
+
+
+def _tool(tool: dict[str, object]) -> context.Message:
+    """A tool as templates know it."""
+    function = {
+        "name": tool.get("name", ""),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("input_schema", {}),
+    }
+    return {"type": "function", "function": function}
 
 
 def _content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:

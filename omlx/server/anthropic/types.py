@@ -33,9 +33,16 @@ class DocumentBlock(msgspec.Struct, tag_field="type", tag="document"):
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     """A call of a tool."""
 
+    id: str = ""
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+
 
 class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
-    """What a tool returned."""
+    """What a tool returned; of blocks the texts are read."""
+
+    tool_use_id: str = ""
+    content: str | list[dict[str, msgspec.Raw]] | None = None
 
 
 Block = (

@@ -10,7 +10,7 @@ import orjson
 
 from omlx.engine.request import FinishReason
 from omlx.server import context, sse
-from omlx.server.body import decode
+from omlx.server.body import decode, plain_object
 from omlx.server.errors import ApiError, Flavor, bad_field, error_bytes, unsupported
 from omlx.server.generation import (
     Ended,
@@ -32,14 +32,15 @@ _FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The dialect of chat completions."""
+    """The dialect of chat completions; tools are read for those who only explain a prompt."""
 
     flavor: Flavor = Flavor.OPENAI
+    reads_tools: bool = False
 
     def decode(self, body: bytes) -> Generation:
         """The request in a body; ApiError names the field that is wrong."""
         request = decode(_DECODER, body)
-        _refuse_unsupported(request)
+        _refuse_unsupported(request, reads_tools=self.reads_tools)
         if not request.messages:
             raise bad_field("$.messages", "Must hold at least one message")
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
@@ -47,9 +48,10 @@ class Chat:
         return Generation(
             model=request.model,
             messages=[
-                _message(message, f"$.messages[{index}]", request.model)
+                _message(message, index, request.model, reads_tools=self.reads_tools)
                 for index, message in enumerate(request.messages)
             ],
+            tools=[plain_object(tool) for tool in request.tools or ()],
             wishes=_wishes(request),
             stop=stop_strings(stops, "$.stop"),
             is_stream=bool(request.stream),
@@ -61,10 +63,10 @@ class Chat:
         return ChatReply(request_id, model, created, wants_usage=wants_usage)
 
 
-def _refuse_unsupported(request: types.ChatRequest) -> None:
+def _refuse_unsupported(request: types.ChatRequest, *, reads_tools: bool) -> None:
     form = request.response_format
     refused = (
-        (bool(request.tools), "$.tools", "Tool calling"),
+        (bool(request.tools) and not reads_tools, "$.tools", "Tool calling"),
         (bool(request.functions), "$.functions", "Function calling"),
         (request.n is not None and request.n != 1, "$.n", "More or less than one answer"),
         (bool(request.logprobs), "$.logprobs", "Returning log probabilities"),
@@ -86,7 +88,11 @@ def _refuse_unsupported(request: types.ChatRequest) -> None:
             raise unsupported(param, what)
 
 
-def _message(message: types.Message, param: str, model: str) -> context.Message:
+def _message(
+    message: types.Message, index: int, model: str, *, reads_tools: bool
+) -> context.Message:
+    param = f"$.messages[{index}]"
+    more: context.Message = {}
     match message:
         case types.SystemMessage() | types.DeveloperMessage():
             role = "system"
@@ -94,11 +100,16 @@ def _message(message: types.Message, param: str, model: str) -> context.Message:
             role = "user"
         case types.AssistantMessage():
             role = "assistant"
-            if message.tool_calls or message.function_call:
+            if message.function_call or (message.tool_calls and not reads_tools):
                 raise unsupported(f"{param}.tool_calls", "Tool calling")
+            if message.tool_calls:
+                more = {"tool_calls": [plain_object(call) for call in message.tool_calls]}
         case types.ToolMessage():
-            raise unsupported(f"{param}.role", "Tool calling")
-    return {"role": role, "content": _content(message.content, f"{param}.content", model)}
+            role = "tool"
+            if not reads_tools:
+                raise unsupported(f"{param}.role", "Tool calling")
+            more = {"tool_call_id": message.tool_call_id}
+    return {"role": role, "content": _content(message.content, f"{param}.content", model), **more}
 
 
 def _content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:

@@ -65,6 +65,9 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
     """What a tool returned."""
 
+    content: Content = None
+    tool_call_id: str | None = None
+
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 

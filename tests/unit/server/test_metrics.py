@@ -1,7 +1,13 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from omlx.engine.request import CacheCounters, EngineSnapshot, EngineState, TierUsage
+from omlx.engine.request import (
+    CacheCounters,
+    EngineSnapshot,
+    EngineState,
+    RequestStats,
+    TierUsage,
+)
 from omlx.server import admin
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.session import Course
@@ -82,6 +88,33 @@ def test_exposition():
     assert found["omlx_cache_moved_bytes_total", "m", "write"] == 12
 
 
+def test_the_parts_of_ttft_are_those_of_the_course():
+    metrics = Metrics(lambda: ENGINES)
+    one = course(submitted=10.5, admitted=11.0, first_token=18.0, ended=19.0, outcome="stop")
+    one.stats = RequestStats(
+        100, 0, 0, 0, queue_s=1.0, load_s=0.5, prefill_s=4.0, decode_s=0.0, ttft_s=6.0,
+        restore_s=0.25, bookkeeping_s=0.25,
+    )  # fmt: skip
+    metrics.opened(one)
+    metrics.admitted(one)
+    metrics.closed(one)
+    found = samples(metrics)
+    parts = {
+        next(label for label in labels if label != "m"): value
+        for (name, *labels), value in found.items()
+        if name == "omlx_ttft_part_seconds_sum"
+    }
+    assert parts == {
+        "queue": 1.0,
+        "load": 0.5,
+        "warm_up": 0.0,
+        "restore": 0.25,
+        "prefill": 4.0,
+        "bookkeeping": 2.25,
+    }
+    assert sum(parts.values()) == found["omlx_ttft_seconds_sum", "m"] == one.parts.ttft_s
+
+
 def status(metrics, models=()):
     server = admin.ServerView("1.2.3", 5.0, "http://127.0.0.1:8000", is_draining=False)
     return admin.status(server, metrics.totals(), models)
@@ -104,6 +137,7 @@ def test_status_before_anything_has_happened():
         },
         "tokens_per_s": {"prefill": 0, "decode": 0},
         "models": [],
+        "recent": [],
     }
 
 

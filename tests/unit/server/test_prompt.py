@@ -5,8 +5,10 @@ import pytest
 from omlx.engine.request import SamplingParams
 from omlx.server.anthropic.messages import Messages
 from omlx.server.errors import ApiError
+from omlx.server.generation import Generation
 from omlx.server.openai.chat import Chat
-from omlx.server.prompt import prepare, render
+from omlx.server.prompt import encode, prepare, render
+from omlx.settings.schema import Journal as JournalSettings
 from omlx.settings.schema import Sampling, Server
 from tests.fakes.server import Plan, entry
 from tests.fakes.text import FakeText
@@ -266,3 +268,157 @@ def test_text_that_only_quotes_the_line_is_left_alone():
     assert quote in prompt_of("rules", user=quote)
     assert LINE % 1 in prompt_of("rules", user=LINE % 1)
     assert quote in prompt_of([block(quote)])
+
+
+# ---- the parts of the prompt
+
+
+def parts(body: dict, dialect=None, text=None) -> dict[str, str]:
+    generation = (dialect or Chat()).decode(json.dumps(body).encode())
+    encoded = encode(text or FakeText(), generation)
+    assert bytes(encoded.tokens).decode() == encoded.text
+    data = bytes(encoded.tokens)
+    return {str(span.part): data[span.start : span.end].decode() for span in encoded.spans}
+
+
+def test_the_parts_of_a_chat():
+    body = {"model": "fake", "messages": [*SYSTEM_IN_THE_MIDDLE, *SYSTEM_IN_THE_MIDDLE[1:2]]}
+    assert parts(body) == {
+        "system block 0": "a",
+        "message 1 (user)": "hi",
+        "message 2 (system)": "note",
+        "message 3 (user)": "go",
+        "message 4 (user)": "hi",
+    }
+
+
+def test_the_parts_of_a_message():
+    body = {
+        "model": "fake",
+        "max_tokens": 5,
+        "system": [block("rüles"), block(LINE % 5), block("more")],
+        "messages": [
+            {"role": "user", "content": [block("hi"), block("there")]},
+            {"role": "assistant", "content": "The"},
+        ],
+    }
+    assert parts(body, Messages()) == {
+        "system block 0": "rüles",
+        "system block 2": "more",
+        "message 0 (user)": "hi|there",
+        "message 1 (assistant)": "The",
+    }
+
+
+@pytest.mark.parametrize("refuse", [no_late_system, alternating])
+def test_parts_are_found_in_what_was_changed_for_the_template(refuse):
+    body = {"model": "fake", "messages": SYSTEM_IN_THE_MIDDLE}
+    found = parts(body, text=FakeText(refuse=refuse))
+    assert list(found.values()) == ["a", "hi", "note", "go"]
+
+
+def test_a_prompt_is_kept_as_text_only_by_setting():
+    assert prepared().prompt is None
+    plan = Plan(journal=JournalSettings(text=True))
+    assert prepared(plan).prompt == "user:hi\nassistant:"
+
+
+# ---- bodies with tools, which are read to be explained
+
+
+def read(name):
+    return {"name": name, "description": f"does {name}", "input_schema": {"type": "object"}}
+
+
+TOOL_BODY = {
+    "model": "fake",
+    "max_tokens": 5,
+    "system": "Be brief.",
+    "tools": [read("grep"), read("ls")],
+    "messages": [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "1", "name": "ls", "input": {"path": "/é"}},
+                {"type": "tool_use", "id": "2", "name": "grep", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "1", "content": "a.txt"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "2",
+                    "content": [{"type": "text", "text": "x"}, {"type": "image", "source": {}}],
+                },
+                {"type": "text", "text": "and now?"},
+            ],
+        },
+    ],
+}
+
+
+def test_an_anthropic_body_with_tools():
+    generation = Messages(reads_tools=True).decode(json.dumps(TOOL_BODY).encode())
+    assert [m["role"] for m in generation.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "user",
+    ]
+    assert generation.places == [-1, 0, 1, 2, 2, 2]
+    assert generation.messages[2]["tool_calls"][0]["function"] == {
+        "name": "ls",
+        "arguments": '{"path": "/é"}',
+    }
+    assert [m["content"] for m in generation.messages[3:]] == ["a.txt", "x", "and now?"]
+    assert generation.tools[1]["function"]["parameters"] == {"type": "object"}
+    found = parts(TOOL_BODY, Messages(reads_tools=True))
+    assert json.loads(found['tool 1 "ls"'])["function"]["name"] == "ls"
+    assert found["message 2 (user)"] == "and now?"
+    assert found["message 2 (tool)"] == "a.txt\ntool:x"
+    with pytest.raises(ApiError, match="Tool calling"):
+        Messages().decode(json.dumps(TOOL_BODY).encode())
+
+
+def test_a_schema_that_is_nested_too_deeply_has_no_parts():
+    schema: dict = {}
+    for _ in range(5000):
+        schema = {"x": schema}
+    deep = Generation("m", [{"role": "user", "content": "hi"}], tools=[{"function": schema}])
+
+    class Silent(FakeText):
+        def render(self, messages, *, tools=None):
+            return super().render(messages)
+
+    assert encode(Silent(), deep).spans == ()
+
+
+def test_an_openai_body_with_tools():
+    call = {"id": "1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+    body = {
+        "model": "fake",
+        "tools": [tool],
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "a.txt"},
+        ],
+    }
+    generation = Chat(reads_tools=True).decode(json.dumps(body).encode())
+    assert generation.tools == [tool]
+    assert generation.messages[1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "a.txt", "tool_call_id": "1"},
+    ]
+    found = parts(body, Chat(reads_tools=True))
+    assert json.loads(found['tool 0 "ls"']) == tool
+    assert found["message 2 (tool)"] == "a.txt"
+    with pytest.raises(ApiError, match="Tool calling"):
+        Chat().decode(json.dumps(body).encode())

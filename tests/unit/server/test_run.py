@@ -159,7 +159,7 @@ class Process:
         self.port = int(self.url.rpartition(":")[2])
 
     def states(self) -> list[Path]:
-        return list((self.home / "state").glob("*"))
+        return list((self.home / "state").glob("server-*"))
 
     def end(self, *signals) -> dict:
         """Send signals, wait; the report, with the seconds it took."""

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""What a running decode feels of the disk: gaps between tokens, and the lag of an event loop in the
+same process, while gigabytes are written to the store and while they are read back.
+
+Four streams decode without end through an engine whose model computes little and keeps as much
+state a token as an 8B one; they repeat the same requests, so that they leave nothing to write.
+Windows without I/O alternate with windows in which another sequence of the same cache is written
+(its blocks are in memory before) or read (a look-up of a sequence that is only on disk, its pages
+dropped). Gaps are pooled over all windows of a kind; the interval of the ratio comes from
+resampling rounds. Prints progress on stderr and one JSON document on the last line.
+"""
+
+import argparse
+import asyncio
+import json
+import queue
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from itertools import count
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from omlx.cache.block import Chain
+from omlx.cache.hashing import token_array
+from omlx.engine.build import assemble_loaded
+from omlx.engine.config import EngineConfig
+from omlx.engine.engine import LocalEngine
+from omlx.engine.request import EngineRequest, Failed, Finished, Token
+from scripts.bench.measure import drop_pages, machine, percentile, sync_files
+from scripts.bench.wide import BLOCK, IDENTITY, random_layers, wide_model
+
+LAYERS, DTYPE = 18, mx.float32  # 147,456 bytes a token, 37.7 MB a block
+BLOCK_BYTES = BLOCK * LAYERS * 2 * 8 * 128 * 4
+STREAMS = 4
+PROMPT, REPLY = 16, 48
+SLACK_BYTES = 256 << 20  # of the memory tier, for what the streams themselves leave there
+POLL_S = 0.02
+LOOP_SLEEP_S = 0.005
+TIMEOUT_S = 300.0
+
+
+class Streams:
+    """Four streams that never end, and the times of their tokens."""
+
+    def __init__(self, folder, memory_bytes, disk_bytes):
+        self.loaded = wide_model(LAYERS, DTYPE)
+        self.gaps = []  # (end of the gap, seconds)
+        self._last = {}
+        self._ids = count()
+        rng = random.Random(5)
+        self._prompts = [
+            tuple(rng.randrange(3, 500) for _ in range(PROMPT)) for _ in range(STREAMS)
+        ]
+        self._is_over = False
+        self._events = queue.SimpleQueue()
+        self._made = queue.SimpleQueue()
+        config = EngineConfig(
+            "bench",
+            "",
+            cache_dir=str(folder),
+            min_free_bytes=0,
+            memory_bytes=memory_bytes,
+            disk_bytes=disk_bytes,
+            write_delay_s=3600.0,
+            drain_s=1e6,
+        )
+        self.engine = LocalEngine(config, build=self._build)
+        self.engine.start(lambda events: self._events.put((time.perf_counter(), events)))
+        self.assembly = self._made.get(timeout=60)
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+        self._feeder.start()
+
+    def _build(self, config, *, emit, publish):
+        assembly = assemble_loaded(config, self.loaded, IDENTITY, emit=emit, publish=publish)
+        self._made.put(assembly)
+        return assembly
+
+    def _submit(self, stream):
+        request_id = f"{next(self._ids)}-{stream}"
+        self.engine.submit(EngineRequest(request_id, self._prompts[stream], REPLY))
+
+    def _feed(self):
+        for stream in range(STREAMS):
+            self._submit(stream)
+        while not self._is_over:
+            at, events = self._events.get()
+            for event in events:
+                if isinstance(event, Token):
+                    last = self._last.get(event.request_id)
+                    self._last[event.request_id] = at
+                    if last is not None:
+                        self.gaps.append((at, at - last))
+                elif isinstance(event, (Finished, Failed)):
+                    self._last.pop(event.request_id, None)
+                    self._submit(int(event.request_id.partition("-")[2]))
+
+    def stop(self):
+        self._is_over = True
+        self._feeder.join()
+        assert self.engine.stop(60.0) == 0
+
+    def call(self, job):
+        """Run a job on the engine thread and wait for what it gives."""
+        answer = queue.SimpleQueue()
+        self.assembly.inbox.post(lambda: answer.put(job()))
+        return answer.get(timeout=TIMEOUT_S)
+
+
+class LoopLag:
+    """How late an event loop on a thread of this process wakes up."""
+
+    def __init__(self):
+        self.lags = []  # (time, seconds)
+        threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True).start()
+
+    async def _run(self):
+        while True:
+            due = time.perf_counter() + LOOP_SLEEP_S
+            await asyncio.sleep(LOOP_SLEEP_S)
+            now = time.perf_counter()
+            self.lags.append((now, now - due))
+
+
+class Bench:
+    """The windows: each moves one sequence of blocks, or nothing."""
+
+    def __init__(self, folder, num_blocks):
+        self.folder = folder
+        self.num_bytes = num_blocks * BLOCK_BYTES
+        self.streams = Streams(folder, self.num_bytes + SLACK_BYTES, 4 * self.num_bytes)
+        self.lag = LoopLag()
+        self.num_blocks = num_blocks
+        self.layers = random_layers(LAYERS, BLOCK, 1, DTYPE)
+        self.chains = []
+        self.moved = []  # (kind, bytes, seconds)
+        self.windows = []  # (round, kind, start, end)
+
+    def prepare(self):
+        """A sequence whose blocks are in memory and dirty; those of the last one leave memory."""
+        rng = np.random.default_rng(100 + len(self.chains))
+        tokens = rng.integers(0, 500, self.num_blocks * BLOCK, dtype=np.uint32)
+        chain = Chain(token_array(tokens))
+        prefix = self.streams.assembly.prefix
+        for _ in range(self.num_blocks):
+            self.streams.call(lambda: prefix.store(chain, self.layers, BLOCK))
+        self.chains.append(chain)
+
+    def write(self):
+        """Have the last sequence written, as one that was aborted is."""
+        assembly = self.streams.assembly
+        before = assembly.disk.counters().bytes_written
+        while assembly.disk.counters().bytes_written < before + self.num_bytes:
+            assembly.inbox.post(lambda: assembly.prefix.hurry(self.chains[-1]))
+            time.sleep(POLL_S)
+        return assembly.disk.counters().bytes_written - before
+
+    def read(self):
+        """Look up the sequence before the last: it is on disk only."""
+        tokens = self.chains[-2].tokens
+        found = queue.SimpleQueue()
+        prefix = self.streams.assembly.prefix
+        longer = np.append(tokens, tokens[:1])
+        self.streams.assembly.inbox.post(
+            lambda: prefix.look_up(longer, lambda hit: found.put(hit.from_disk))
+        )
+        while found.empty():
+            time.sleep(POLL_S)
+        num_bytes = found.get() * BLOCK_BYTES // BLOCK
+        assert num_bytes >= self.num_bytes - 2 * SLACK_BYTES, num_bytes
+        return num_bytes
+
+    def settle(self):
+        """Nothing is dirty in the page cache, and nothing of the store in it."""
+        paths = list(self.folder.rglob("*.safetensors"))
+        sync_files(paths)
+        drop_pages(paths)
+        time.sleep(0.5)
+
+    def window(self, round_idx, kind, seconds=0.0):
+        """Run one window; how long it took."""
+        self.settle()
+        started, moved = time.perf_counter(), 0
+        if kind == "write":
+            moved = self.write()
+        elif kind == "read":
+            moved = self.read()
+        while time.perf_counter() - started < seconds:
+            time.sleep(POLL_S)
+        ended = time.perf_counter()
+        self.windows.append((round_idx, kind, started, ended))
+        self.moved.append((kind, moved, ended - started))
+        print(
+            f"round {round_idx} {kind}: {moved / 1e9:.2f} GB in {ended - started:.1f} s",
+            file=sys.stderr,
+        )
+        return ended - started
+
+    def run(self, rounds):
+        self.prepare()
+        self.window(-1, "write")
+        for i in range(rounds):
+            self.prepare()
+            quiet_first = i % 2 == 0
+            if quiet_first:
+                self.window(i, "quiet", self.last_s("write"))
+            wrote_s = self.window(i, "write")
+            if not quiet_first:
+                self.window(i, "quiet", wrote_s)
+                self.window(i, "quiet", self.last_s("read"))
+            read_s = self.window(i, "read")
+            if quiet_first:
+                self.window(i, "quiet", read_s)
+
+    def last_s(self, kind):
+        spans = [end - start for _, k, start, end in self.windows if k == kind]
+        return spans[-1] if spans else 5.0
+
+
+def samples(series, windows, kind):
+    """The values of a series in all windows of a kind, by round."""
+    series = list(series)
+    times = [at for at, _ in series]
+    found = {}
+    for round_idx, k, start, end in windows:
+        if k == kind and round_idx >= 0:
+            part = series[bisect_left(times, start) : bisect_left(times, end)]
+            found.setdefault(round_idx, []).extend(seconds for _, seconds in part)
+    return found
+
+
+def figures(by_round):
+    values = [v for part in by_round.values() for v in part]
+    return {
+        "num": len(values),
+        "p50_ms": round(percentile(values, 0.5) * 1e3, 2),
+        "p99_ms": round(percentile(values, 0.99) * 1e3, 2),
+        "max_ms": round(max(values) * 1e3, 2),
+    }
+
+
+def ratio(busy, quiet, share, draws=1000):
+    """Ratio of pooled percentiles, and its 95 % interval by resampling rounds."""
+    rng = random.Random(3)
+    rounds = sorted(busy)
+
+    def of(chosen):
+        return percentile([v for i in chosen for v in busy[i]], share) / percentile(
+            [v for i in chosen for v in quiet[i]], share
+        )
+
+    drawn = sorted(of(rng.choices(rounds, k=len(rounds))) for _ in range(draws))
+    return {
+        "ratio": round(of(rounds), 3),
+        "low95": round(drawn[int(0.025 * draws)], 3),
+        "high95": round(drawn[int(0.975 * draws)], 3),
+        "rounds": len(rounds),
+    }
+
+
+def summary(bench):
+    gaps, lags = bench.streams.gaps, bench.lag.lags
+    result = {}
+    quiet = samples(gaps, bench.windows, "quiet")
+    quiet_lag = samples(lags, bench.windows, "quiet")
+    result["quiet"] = {"gaps": figures(quiet), "loop_lag": figures(quiet_lag)}
+    for kind in ("write", "read"):
+        busy, busy_lag = samples(gaps, bench.windows, kind), samples(lags, bench.windows, kind)
+        moved = [(b, s) for k, b, s in bench.moved if k == kind]
+        result[kind] = {
+            "gaps": figures(busy),
+            "loop_lag": figures(busy_lag),
+            "gap_p50": ratio(busy, quiet, 0.5),
+            "gap_p99": ratio(busy, quiet, 0.99),
+            "loop_lag_p99": ratio(busy_lag, quiet_lag, 0.99),
+            "bytes_each": round(statistics.fmean(b for b, _ in moved)),
+            "gb_per_s": round(sum(b for b, _ in moved) / sum(s for _, s in moved) / 1e9, 3),
+        }
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=2 * 10**9, help="moved in each window")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
+    args = parser.parse_args()
+    num_blocks = -(-args.bytes // BLOCK_BYTES)
+    with tempfile.TemporaryDirectory(dir=args.dir) as name:
+        need = 5 * num_blocks * BLOCK_BYTES
+        assert shutil.disk_usage(name).free > need, f"{need} bytes of disk are needed"
+        bench = Bench(Path(name), num_blocks)
+        try:
+            bench.run(args.rounds)
+        finally:
+            bench.streams.stop()
+        found = summary(bench)
+    result = {
+        "what": "hiccup",
+        "machine": machine(),
+        "streams": STREAMS,
+        "bytes": bench.num_bytes,
+        "block_bytes": BLOCK_BYTES,
+        **found,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        mx.clear_streams()

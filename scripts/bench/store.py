@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The disk tier against the disk: restore bandwidth beside raw preads of the same files, the rate
+of storing, and the time to index 100,000 blocks beside a bare scan.
+
+A restore is a look-up through the prefix cache with an empty memory tier: find, allocate, read by
+the tier's threads, verify every checksum, arrays in hand. The raw side preads the same files with
+as many threads into memory that is there already; a restore has to get its own, so the rate of raw
+preads into fresh memory is given too. Files leave the page cache before each run; the result says
+if they did. Pairs run ABBA with an A/A control. Prints progress on stderr and one JSON
+document on the last line.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from omlx.cache.block import Chain
+from omlx.cache.hashing import token_array
+from omlx.storage.fs import RealFileSystem
+from omlx.storage.layout import BlockHash, BlockKey, block_path
+from scripts.bench.measure import cached_share, drop_pages, interval, machine, sync_files
+from scripts.bench.wide import BLOCK, OpenCache, random_layers, wide_model
+from tests.fakes.blocks import MANY, ROOT, Shelf
+
+READERS = 8
+CHUNK = 4 * BLOCK
+KINDS = {"37.7 MB": 36, "4.2 MB": 4}
+CHAIN_BLOCKS = 250
+
+
+def fill(loaded, folder, num_layers, tokens):
+    """Store all blocks of a sequence: seconds on the engine's thread, seconds to write them."""
+    cache, chain = OpenCache(loaded, folder), Chain(tokens)
+    chunks = len(tokens) // CHUNK
+    layers = [random_layers(num_layers, CHUNK, seed) for seed in range(min(chunks, 2))]
+    started = time.perf_counter()
+    for i in range(chunks):
+        cache.store(chain, layers[i % 2])
+    mx.synchronize()
+    packed = time.perf_counter()
+    assert cache.prefix.flush(600.0)
+    written = time.perf_counter()
+    cache.close()
+    return packed - started, written - packed
+
+
+def check(loaded, folder, num_layers, tokens):
+    """What comes back is what was stored."""
+    cache = OpenCache(loaded, folder)
+    hit, _ = cache.look_up(np.append(tokens, tokens[:1]))
+    assert hit.from_disk == len(tokens), hit.from_disk
+    caches = cache.prefix.restore(hit)
+    for start in range(0, len(tokens), CHUNK):
+        layers = random_layers(num_layers, CHUNK, start // CHUNK % 2)
+        for layer in (0, num_layers - 1):
+            for stored, found in zip(
+                layers[layer], (caches[layer].keys, caches[layer].values), strict=True
+            ):
+                piece = found[:, :, start : start + CHUNK]
+                assert mx.array_equal(stored.view(mx.uint16), piece.view(mx.uint16)).item()
+    cache.close()
+
+
+def ours(loaded, folder, tokens, paths):
+    """Seconds of one restore from disk, and those of joining what was found into layer caches."""
+    cache = OpenCache(loaded, folder)
+    drop_pages(paths)
+    hit, seconds = cache.look_up(tokens)
+    assert hit.from_disk == len(tokens) - 1
+    started = time.perf_counter()
+    caches = cache.prefix.restore(hit)
+    mx.eval([(c.keys, c.values) for c in caches])
+    joined = time.perf_counter() - started
+    cache.close()
+    return seconds, joined
+
+
+def raw(paths, buffers):
+    """Seconds to pread all files with as many threads, page cache dropped."""
+
+    def read(path, buffer):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            done = 0
+            while got := os.preadv(fd, [buffer[done:]], done):
+                done += got
+        finally:
+            os.close(fd)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        drop_pages(paths)
+        started = time.perf_counter()
+        list(pool.map(read, paths, buffers))
+        return time.perf_counter() - started
+
+
+def restore_figures(name, num_layers, args, folder):
+    """Everything about blocks of one size."""
+    loaded = wide_model(num_layers)
+    num_tokens = args.bytes // (num_layers * 4096 * CHUNK) * CHUNK
+    rng = np.random.default_rng(num_layers)
+    tokens = token_array(rng.integers(0, 50_000, num_tokens, dtype=np.uint32))
+    num_bytes = num_tokens * num_layers * 4096
+    need = 2 * num_bytes
+    assert shutil.disk_usage(folder).free > need, f"{need} bytes of disk are needed"
+    pack_s, write_s = fill(loaded, folder, num_layers, tokens)
+    check(loaded, folder, num_layers, tokens)
+    paths = sorted(folder.rglob("*.safetensors"))
+    assert sum(p.stat().st_size for p in paths) >= num_bytes
+    sync_files(paths)
+    drop_pages(paths)
+    left = cached_share(paths)
+    buffers = [memoryview(bytearray(p.stat().st_size + 1)) for p in paths]
+    tokens = np.append(tokens, tokens[:1])
+    raw(paths, buffers)  # warm both
+    ours(loaded, folder, tokens, paths)
+    ratios, control, ours_s, raw_s, fresh_s, joins = [], [], [], [], [], []
+    for pair in range(args.pairs):
+        first = ours(loaded, folder, tokens, paths)
+        raws = [raw(paths, buffers), raw(paths, buffers)]
+        last = ours(loaded, folder, tokens, paths)
+        ratios.append(sum(raws) / (first[0] + last[0]))
+        control.append(raws[0] / raws[1])
+        ours_s += [first[0], last[0]]
+        raw_s += raws
+        fresh_s.append(raw(paths, [memoryview(np.empty(len(b), np.uint8)) for b in buffers]))
+        joins += [first[1], last[1]]
+        print(
+            f"{name} pair {pair}: ours {first[0]:.2f} {last[0]:.2f} s, raw {raws}", file=sys.stderr
+        )
+
+    def rate(seconds):
+        return round(num_bytes / statistics.median(seconds) / 1e9, 3)
+
+    return {
+        "block": name,
+        "blocks": len(paths),
+        "bytes": num_bytes,
+        "page_cache_left": left,
+        "restore_vs_raw": interval(ratios),
+        "control_raw_raw": interval(control),
+        "restore_gb_per_s": rate(ours_s),
+        "raw_gb_per_s": rate(raw_s),
+        "raw_fresh_memory_gb_per_s": rate(fresh_s),
+        "join_gb_per_s": rate(joins),
+        "pack_gb_per_s": rate([pack_s]),
+        "store_gb_per_s": rate([write_s]),
+    }
+
+
+def make_names(folder, num_blocks):
+    """Block files of no content but the right size, in chains."""
+    source = random.Random(1)
+    parent = BlockHash(ROOT)
+    for i in range(num_blocks):
+        if i % CHAIN_BLOCKS == 0:
+            parent = BlockHash(ROOT)
+        key = BlockKey(parent, BlockHash(source.randbytes(32)), BLOCK)
+        path = block_path(folder, ROOT, key)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.ftruncate(fd, 37_754_880)
+        os.close(fd)
+        parent = key.name
+
+
+def bare_scan(folder):
+    """Seconds to see every name and size below a directory, and how many there are."""
+    started, found = time.perf_counter(), 0
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    found += entry.stat(follow_symlinks=False).st_size > 0
+    return time.perf_counter() - started, found
+
+
+def index(folder):
+    """Seconds until a store has indexed a directory, and how many blocks it found."""
+    shelf = Shelf(RealFileSystem(), directory=folder, max_bytes=MANY * 8)
+    started = time.perf_counter()
+    found = shelf.store.index().num_blocks
+    return time.perf_counter() - started, found
+
+
+def index_figures(args, folder):
+    make_names(folder, args.index)
+    bares, indexes = [], []
+    for pair in range(args.pairs + 1):
+        times = [side(folder) for side in (bare_scan, index, index, bare_scan)]
+        assert {found for _, found in times} == {args.index}
+        if pair:  # the first warms the directories
+            bares += [times[0][0], times[3][0]]
+            indexes += [times[1][0], times[2][0]]
+        print(f"index pair {pair}: {[round(t, 2) for t, _ in times]} s", file=sys.stderr)
+    extra = [a - b for a, b in zip(indexes, bares, strict=True)]
+    return {
+        "blocks": args.index,
+        "bare_scan_s": round(statistics.median(bares), 3),
+        "index_s": round(statistics.median(indexes), 3),
+        "extra_s": round(statistics.median(extra), 3),
+        "extra_max_s": round(max(extra), 3),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=10**9, help="of state, for each block size")
+    parser.add_argument("--pairs", type=int, default=6, help="ABBA pairs")
+    parser.add_argument("--index", type=int, default=100_000, help="blocks to index")
+    parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
+    args = parser.parse_args()
+    kinds = []
+    for name, num_layers in KINDS.items():
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            kinds.append(restore_figures(name, num_layers, args, Path(folder)))
+    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        indexed = index_figures(args, Path(folder))
+    result = {"what": "store", "machine": machine(), "restore": kinds, "index": indexed}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        mx.clear_streams()

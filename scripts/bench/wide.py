@@ -1,0 +1,92 @@
+"""A model that computes next to nothing and keeps as much state a token as a large one, and the
+cache that an engine would build for it, driven by the thread that makes it.
+
+Knows nothing about what is measured.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from omlx.cache.block import Chain
+from omlx.cache.hashing import TokenArray
+from omlx.cache.lookup import Hit
+from omlx.engine.build import Assembly, assemble_loaded
+from omlx.engine.config import EngineConfig
+from omlx.models.load import LoadedModel
+from tests.fakes import tiny
+
+BLOCK = 256
+IDENTITY = "22" * 32
+HEADS, WIDTH = 8, 128
+
+
+def wide_model(num_layers: int, dtype: mx.Dtype = mx.bfloat16) -> LoadedModel:
+    """With 36 layers a token has the state of an 8B model with grouped attention, in bfloat16."""
+    config: dict[str, Any] = {
+        **tiny.CONFIGS["llama"],
+        "hidden_size": 64,
+        "num_hidden_layers": num_layers,
+        "intermediate_size": 64,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "head_dim": WIDTH,
+    }
+    return LoadedModel(tiny.build_config(config, dtype=dtype), config, tiny.NUM_VOCAB, 0)
+
+
+def random_layers(
+    num_layers: int, num_tokens: int, seed: int, dtype: mx.Dtype = mx.bfloat16
+) -> list[tuple[mx.array, mx.array]]:
+    """Keys and values of random bits as a row of such a model has them, evaluated."""
+    mx.random.seed(seed)
+    shape = (1, HEADS, num_tokens, WIDTH * dtype.size // 2)
+
+    def one() -> mx.array:
+        return mx.random.randint(0, 2**16, shape, dtype=mx.uint16).view(dtype)
+
+    layers = [(one(), one()) for _ in range(num_layers)]
+    mx.eval(layers)
+    return layers
+
+
+class OpenCache:
+    """A cache with an empty memory tier over a directory."""
+
+    def __init__(self, loaded: LoadedModel, folder: Path, **config: Any) -> None:
+        base = {
+            "cache_dir": str(folder),
+            "min_free_bytes": 0,
+            "disk_bytes": 1 << 40,
+            "memory_bytes": 1 << 40,
+            "write_delay_s": 3600.0,
+        }
+        self.assembly: Assembly = assemble_loaded(
+            EngineConfig("bench", "", **{**base, **config}),
+            loaded,
+            IDENTITY,
+            emit=lambda _: None,
+            publish=lambda _: None,
+        )
+        assert self.assembly.prefix is not None and self.assembly.disk is not None
+        self.prefix, self.disk = self.assembly.prefix, self.assembly.disk
+
+    def store(self, chain: Chain, layers: Sequence[tuple[mx.array, mx.array]]) -> None:
+        """Keep the next blocks of a row in the memory tier."""
+        self.prefix.store(chain, layers, layers[0][0].shape[2])
+
+    def look_up(self, tokens: TokenArray) -> tuple[Hit, float]:
+        """What was found, and the seconds until its arrays were there."""
+        hits: list[Hit] = []
+        started = time.perf_counter()
+        self.prefix.look_up(tokens, hits.append)
+        while not hits:
+            self.assembly.inbox.run_jobs(0.5)
+        return hits[0], time.perf_counter() - started
+
+    def close(self) -> None:
+        """End the I/O threads."""
+        self.assembly.close(60.0)
