@@ -36,7 +36,7 @@ from omlx.engine.config import EngineConfig
 from omlx.engine.engine import LocalEngine
 from omlx.engine.request import EngineRequest, Failed, Finished, Token
 from scripts.bench.measure import drop_pages, machine, percentile, sync_files
-from scripts.bench.wide import BLOCK, IDENTITY, random_layers, wide_model
+from scripts.bench.wide import BLOCK, IDENTITY, equal_caches, wide_model
 
 LAYERS, DTYPE = 18, mx.float32  # 147,456 bytes a token, 37.7 MB a block
 BLOCK_BYTES = BLOCK * LAYERS * 2 * 8 * 128 * 4
@@ -139,10 +139,11 @@ class Bench:
         self.streams = Streams(folder, self.num_bytes + SLACK_BYTES, 4 * self.num_bytes)
         self.lag = LoopLag()
         self.num_blocks = num_blocks
-        self.layers = random_layers(LAYERS, BLOCK, 1, DTYPE)
+        self.caches = equal_caches(LAYERS, num_blocks * BLOCK, DTYPE)
         self.chains = []
         self.moved = []  # (kind, bytes, seconds)
         self.windows = []  # (round, kind, start, end)
+        self.written_before = 0
 
     def prepare(self):
         """A sequence whose blocks are in memory and dirty; those of the last one leave memory."""
@@ -150,18 +151,23 @@ class Bench:
         tokens = rng.integers(0, 500, self.num_blocks * BLOCK, dtype=np.uint32)
         chain = Chain(token_array(tokens))
         prefix = self.streams.assembly.prefix
+        self.written_before = self.streams.assembly.disk.counters().bytes_written
         for _ in range(self.num_blocks):
-            self.streams.call(lambda: prefix.store(chain, self.layers, BLOCK))
+            self.streams.call(lambda: prefix.store(chain, self.caches, BLOCK))
         self.chains.append(chain)
 
     def write(self):
         """Have the last sequence written, as one that was aborted is."""
         assembly = self.streams.assembly
-        before = assembly.disk.counters().bytes_written
-        while assembly.disk.counters().bytes_written < before + self.num_bytes:
+        started = assembly.disk.counters().bytes_written
+        deadline = time.perf_counter() + TIMEOUT_S
+        while (
+            now := assembly.disk.counters().bytes_written
+        ) < self.num_bytes + self.written_before:
+            assert time.perf_counter() < deadline, assembly.disk.counters()
             assembly.inbox.post(lambda: assembly.prefix.hurry(self.chains[-1]))
             time.sleep(POLL_S)
-        return assembly.disk.counters().bytes_written - before
+        return now - started
 
     def read(self):
         """Look up the sequence before the last: it is on disk only."""
@@ -175,7 +181,7 @@ class Bench:
         while found.empty():
             time.sleep(POLL_S)
         num_bytes = found.get() * BLOCK_BYTES // BLOCK
-        assert num_bytes >= self.num_bytes - 2 * SLACK_BYTES, num_bytes
+        assert num_bytes >= self.num_bytes - SLACK_BYTES - BLOCK_BYTES, num_bytes
         return num_bytes
 
     def settle(self):
@@ -293,7 +299,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
     args = parser.parse_args()
-    num_blocks = -(-args.bytes // BLOCK_BYTES)
+    num_blocks = -(-(args.bytes + SLACK_BYTES) // BLOCK_BYTES)  # so much may stay in memory
     with tempfile.TemporaryDirectory(dir=args.dir) as name:
         need = 5 * num_blocks * BLOCK_BYTES
         assert shutil.disk_usage(name).free > need, f"{need} bytes of disk are needed"

@@ -5,13 +5,12 @@ Knows nothing about what is measured.
 """
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
 
-from omlx.cache.block import Chain
 from omlx.cache.hashing import TokenArray
 from omlx.cache.lookup import Hit
 from omlx.engine.build import Assembly, assemble_loaded
@@ -38,19 +37,35 @@ def wide_model(num_layers: int, dtype: mx.Dtype = mx.bfloat16) -> LoadedModel:
     return LoadedModel(tiny.build_config(config, dtype=dtype), config, tiny.NUM_VOCAB, 0)
 
 
-def random_layers(
-    num_layers: int, num_tokens: int, seed: int, dtype: mx.Dtype = mx.bfloat16
-) -> list[tuple[mx.array, mx.array]]:
-    """Keys and values of random bits as a row of such a model has them, evaluated."""
-    mx.random.seed(seed)
-    shape = (1, HEADS, num_tokens, WIDTH * dtype.size // 2)
+def random_caches(num_layers: int, num_tokens: int, period: int) -> list[KVCache]:
+    """Layer caches of a row in bfloat16: random bits that repeat after `period` tokens."""
+    mx.random.seed(1)
+    shape = (1, HEADS, period, WIDTH)
 
     def one() -> mx.array:
-        return mx.random.randint(0, 2**16, shape, dtype=mx.uint16).view(dtype)
+        piece = mx.random.randint(0, 2**16, shape, dtype=mx.uint16).view(mx.bfloat16)
+        array = mx.concatenate([piece] * (num_tokens // period), axis=2)
+        mx.eval(array)
+        return array
 
-    layers = [(one(), one()) for _ in range(num_layers)]
-    mx.eval(layers)
-    return layers
+    return [_cache(one(), one()) for _ in range(num_layers)]
+
+
+def equal_caches(num_layers: int, num_tokens: int, dtype: mx.Dtype) -> list[KVCache]:
+    """The same in any type and without memory of their own: all tokens have one state."""
+    mx.random.seed(1)
+
+    def one() -> mx.array:
+        token = mx.random.normal((1, HEADS, 1, WIDTH)).astype(dtype)
+        return mx.broadcast_to(token, (1, HEADS, num_tokens, WIDTH))
+
+    return [_cache(one(), one()) for _ in range(num_layers)]
+
+
+def _cache(keys: mx.array, values: mx.array) -> KVCache:
+    cache = KVCache()
+    cache.keys, cache.values, cache.offset = keys, values, keys.shape[2]
+    return cache
 
 
 class OpenCache:
@@ -73,10 +88,6 @@ class OpenCache:
         )
         assert self.assembly.prefix is not None and self.assembly.disk is not None
         self.prefix, self.disk = self.assembly.prefix, self.assembly.disk
-
-    def store(self, chain: Chain, layers: Sequence[tuple[mx.array, mx.array]]) -> None:
-        """Keep the next blocks of a row in the memory tier."""
-        self.prefix.store(chain, layers, layers[0][0].shape[2])
 
     def look_up(self, tokens: TokenArray) -> tuple[Hit, float]:
         """What was found, and the seconds until its arrays were there."""

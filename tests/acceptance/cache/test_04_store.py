@@ -1,0 +1,28 @@
+"""Point 4: restore bandwidth from disk >= 0.7 x raw preads; 100,000 blocks indexed within a second
+on top of the scan."""
+
+from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.conftest import Figure
+
+
+def test_store(figure: Figure) -> None:
+    result = run_bench("store.py", kept_as="store.json")
+    for kind in result["restore"]:
+        ratio = kind["restore_vs_raw"]
+        figure(
+            f"{kind['block']} blocks: restore {kind['restore_gb_per_s']} GB/s, raw preads "
+            f"{kind['raw_gb_per_s']}, ratio {ratio['ratio']} [{ratio['low95']}, "
+            f"{ratio['high95']}], control {kind['control_raw_raw']['ratio']}; raw into fresh "
+            f"memory {kind['raw_fresh_memory_gb_per_s']}; store {kind['store_gb_per_s']} GB/s; "
+            f"share of the page cache left {kind['page_cache_left']}"
+        )
+    index = result["index"]
+    figure(
+        f"{index['blocks']:,} blocks indexed in {index['index_s']} s, bare scan "
+        f"{index['bare_scan_s']} s"
+    )
+    for kind in result["restore"]:
+        assert kind["restore_vs_raw"]["pairs"] >= 5
+        assert kind["restore_vs_raw"]["high95"] >= 0.7, kind
+    assert index["blocks"] == 100_000
+    assert index["extra_s"] <= 1.0, index
