@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from bisect import bisect_left
+from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
@@ -110,9 +111,16 @@ class Streams:
 
     def call(self, job):
         """Run a job on the engine thread and wait for what it gives."""
-        answer = queue.SimpleQueue()
-        self.assembly.inbox.post(lambda: answer.put(job()))
-        return answer.get(timeout=TIMEOUT_S)
+        answer = Future()
+
+        def run():
+            try:
+                answer.set_result(job())
+            except Exception as error:  # the caller's thread has to hear of it
+                answer.set_exception(error)
+
+        self.assembly.inbox.post(run)
+        return answer.result(TIMEOUT_S)
 
 
 class LoopLag:

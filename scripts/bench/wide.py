@@ -57,7 +57,9 @@ def equal_caches(num_layers: int, num_tokens: int, dtype: mx.Dtype) -> list[KVCa
 
     def one() -> mx.array:
         token = mx.random.normal((1, HEADS, 1, WIDTH)).astype(dtype)
-        return mx.broadcast_to(token, (1, HEADS, num_tokens, WIDTH))
+        array = mx.broadcast_to(token, (1, HEADS, num_tokens, WIDTH))
+        mx.eval(array)
+        return array
 
     return [_cache(one(), one()) for _ in range(num_layers)]
 
