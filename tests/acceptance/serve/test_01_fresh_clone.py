@@ -23,23 +23,27 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def answer_of_the_printed_curl(clone: Path, env: dict[str, str]) -> str:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         ["./scripts/run", "--port", "0"],
         cwd=clone, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    lines: list[str] = []
-    curl = ""
-    for line in process.stderr:
-        lines.append(line)
-        if curl or line.startswith("curl "):
-            curl += line
-            if not line.rstrip().endswith("\\"):
-                break
-    assert curl, "no curl command was printed:\n" + "".join(lines)
-    answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=300)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        lines: list[str] = []
+        curl = ""
+        for line in process.stderr:
+            lines.append(line)
+            if curl or line.startswith("curl "):
+                curl += line
+                if not line.rstrip().endswith("\\"):
+                    break
+        try:
+            assert curl, "no curl command was printed:\n" + "".join(lines)
+            answer = subprocess.run(
+                ["bash", "-c", curl], capture_output=True, text=True, timeout=300
+            )
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
     return answer.stdout
 
 
