@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,10 @@ class Live:
             connection.request("GET", path)
             return json.loads(connection.getresponse().read())
 
-    def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        headers = {"Content-Type": "application/json"}
+    def post(
+        self, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json", **(headers or {})}
         with closing(self.connection()) as connection:
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()

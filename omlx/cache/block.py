@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from omlx.cache.hashing import TokenArray
+from omlx.cache.policy import StorePolicy
 from omlx.storage.layout import BlockHash, BlockKey
 
 
@@ -23,9 +24,15 @@ class HasBytes(Protocol):
 class Chain:
     """The growing block table of one running sequence: what is stored of it so far.
 
-    `snapshots` are those of recurrent state on its way, with their positions, in order.
+    `snapshots` are those of recurrent state on its way, with their positions, in order; the one
+    after `head` tokens is of use to other sequences. `tail` is the short block that it ends with,
+    where one is stored, and `held` one that it does not want to be written yet.
     """
 
     tokens: TokenArray
     names: list[BlockHash] = field(default_factory=list[BlockHash])
     snapshots: list[tuple[int, BlockKey]] = field(default_factory=list[tuple[int, BlockKey]])
+    tail: BlockKey | None = None
+    held: BlockKey | None = None
+    head: int = 0
+    policy: StorePolicy = StorePolicy.ALL

@@ -7,21 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
-import numpy as np
-import numpy.typing as npt
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
+from omlx.cache.landing import MX_DTYPES, Landing, as_bytes, views_are_zero_copy
 from omlx.cache.leaves import Leaf, Path, Payload, StateLeaf, group
 from omlx.storage.record import SectionSpec
 
-# safetensors names of the dtypes that a leaf may have
-_DTYPES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
-_MX_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+_DTYPES = {dtype: name for name, dtype in MX_DTYPES.items()}
 _mx: Any = mx  # for calls that its stubs leave untyped, and so below
 _Rotating: Any = RotatingKVCache
 _Arrays: Any = ArraysCache
 _List: Any = CacheList
-Bytes = npt.NDArray[np.uint8]
 
 
 class UncacheableError(Exception):
@@ -47,26 +43,12 @@ class Codec:
         self._windows = {leaf.window for leaf in self.leaves if leaf.window}
         self.has_blocks = bool(self.leaves)
         self.has_states = bool(self.states)
-        self.is_zero_copy = _views_are_zero_copy()
+        self.is_zero_copy = views_are_zero_copy()
 
     @classmethod
     def from_caches(cls, caches: Sequence[Any]) -> "Codec":
         """The codec for caches that have seen at least one token; UncacheableError."""
-        leaves: list[Leaf] = []
-        states: list[StateLeaf] = []
-        for path, cache in _plain(caches):
-            kind = cast(type[object], type(cache))
-            if kind is KVCache:
-                leaves += _leaves_of(path, cache, 0)
-            elif kind is RotatingKVCache and cache.keep == 0 and cache.max_size > 0:
-                leaves += _leaves_of(path, cache, cache.max_size)
-            elif kind is ArraysCache:
-                states += _states_of(path, cache)
-            else:
-                raise UncacheableError(f"{kind.__name__} ({_place(path)}) has no block form")
-        if not leaves and not states:
-            raise UncacheableError("the model keeps no state")
-        return cls(leaves, states)
+        return cls(*_leaves_in(caches))
 
     @property
     def is_sliceable(self) -> bool:
@@ -185,7 +167,7 @@ class Codec:
         arrays: dict[int, mx.array] = {}
         for g, ((heads, width, dtype, window), members) in enumerate(self._groups):
             room = 0 if window else -total % KVCache.step
-            spare = mx.zeros((1, heads, room, width), dtype=_MX_DTYPES[dtype])
+            spare = mx.zeros((1, heads, room, width), dtype=MX_DTYPES[dtype])
             pieces = [p.arrays[g][:, :, a:b, :] for p, a, b in _used(parts, window, total)]
             for position, leaf in enumerate(members):
                 own = [piece[position : position + 1] for piece in pieces]
@@ -208,16 +190,39 @@ class Codec:
         return {path: _Arrays.from_state((row, None, None)) for path, row in slots.items()}
 
     def read_views(self, payload: Payload) -> list[memoryview]:
-        """The bytes of a payload, zero-copy where the device shares memory with the CPU."""
-        return [_as_bytes(a).data.cast("B") for a in payload.arrays]
+        """The bytes of a payload, zero-copy where the device shares memory with the CPU; elsewhere
+        of a copy, so that the payload stays where it is."""
+        arrays = payload.arrays
+        if not self.is_zero_copy:
+            arrays = tuple(a.view(mx.uint8) + 0 for a in arrays)
+        return [as_bytes(a).data.cast("B") for a in arrays]
 
-    def allocate(self, count: int) -> "Landing":
-        """Writable buffers for one block that will be read from disk."""
-        return Landing(self.specs(count), count, zero_copy=self.is_zero_copy)
+    def allocate(self, count: int, groups: Sequence[int]) -> Landing:
+        """Writable buffers for these groups of one block, which will be read from disk."""
+        specs = [spec if g in groups else None for g, spec in enumerate(self.specs(count))]
+        return Landing(specs, count, zero_copy=self.is_zero_copy)
 
-    def allocate_states(self, position: int) -> "Landing":
+    def allocate_states(self, position: int) -> Landing:
         """Writable buffers for a snapshot after `position` tokens."""
         return Landing(self.state_specs(), position, zero_copy=self.is_zero_copy)
+
+    def lacking(self, payload: Payload | None, behind: int) -> list[int]:
+        """The groups of a block that a restore needs and the payload does not hold.
+
+        `behind` is how many tokens come after the block: windows reach back so far only.
+        """
+        return [
+            g
+            for g, ((_, _, _, window), _) in enumerate(self._groups)
+            if (payload is None or payload.arrays[g] is None) and (not window or behind < window)
+        ]
+
+    def joined(self, old: Payload | None, new: Payload) -> Payload:
+        """One payload of two that hold different groups of the same block."""
+        if old is None:
+            return new
+        pairs = zip(old.arrays, new.arrays, strict=True)
+        return Payload(old.count, tuple(a if a is not None else b for a, b in pairs))
 
 
 class _Stretch:
@@ -304,6 +309,24 @@ def _plain(caches: Sequence[Any], above: Path = ()) -> Iterator[tuple[Path, Any]
             yield (*above, i), cache
 
 
+def _leaves_in(caches: Sequence[Any]) -> tuple[list[Leaf], list[StateLeaf]]:
+    leaves: list[Leaf] = []
+    states: list[StateLeaf] = []
+    for path, cache in _plain(caches):
+        kind = cast(type[object], type(cache))
+        if kind is KVCache:
+            leaves += _leaves_of(path, cache, 0)
+        elif kind is RotatingKVCache and cache.keep == 0 and cache.max_size > 0:
+            leaves += _leaves_of(path, cache, cache.max_size)
+        elif kind is ArraysCache:
+            states += _states_of(path, cache)
+        else:
+            raise UncacheableError(f"{kind.__name__} ({_place(path)}) has no block form")
+    if not leaves and not states:
+        raise UncacheableError("the model keeps no state")
+    return leaves, states
+
+
 def _leaves_of(path: Path, cache: Any, window: int) -> list[Leaf]:
     leaves: list[Leaf] = []
     for name, array in (("k", cache.keys), ("v", cache.values)):
@@ -343,52 +366,3 @@ def _dotted(path: Path) -> str:
 
 def _place(path: Path) -> str:
     return f"layer {_dotted(path)}"
-
-
-def _views_are_zero_copy() -> bool:
-    probe = mx.zeros((8,), dtype=mx.uint8)
-    view = _as_bytes(probe)
-    if not view.flags.writeable:
-        return False
-    view[0] = 1
-    return bool(probe[0].item() == 1)
-
-
-def _as_bytes(array: mx.array) -> Bytes:
-    """The storage of an array, seen by the CPU."""
-    view = array.view(mx.uint8)
-    _mx.eval(view)
-    return np.asarray(cast(Any, view))
-
-
-class Landing:
-    """Where the bytes of one block arrive: into the arrays themselves, or through host buffers."""
-
-    def __init__(self, specs: Sequence[SectionSpec], count: int, *, zero_copy: bool) -> None:
-        self._specs = specs
-        self._dtypes = [_MX_DTYPES[spec.dtype] for spec in specs]
-        self._count = count
-        self._arrays: list[mx.array] | None = None
-        self._host: list[Bytes]
-        if zero_copy:
-            pairs = zip(self._specs, self._dtypes, strict=True)
-            self._arrays = [mx.zeros(spec.shape, dtype=dtype) for spec, dtype in pairs]
-            _mx.eval(self._arrays)
-            self._host = [_as_bytes(a).reshape(-1) for a in self._arrays]
-        else:
-            self._host = [np.empty(spec.nbytes, dtype=np.uint8) for spec in self._specs]
-
-    def sections(self) -> list[tuple[SectionSpec, memoryview]]:
-        """Specs and writable buffers; any thread may fill the buffers."""
-        return [(s, h.data) for s, h in zip(self._specs, self._host, strict=True)]
-
-    def payload(self) -> Payload:
-        """The filled block (engine thread)."""
-        arrays = self._arrays
-        if arrays is None:
-            arrays = [
-                mx.reshape(mx.array(host).view(dtype), spec.shape)
-                for spec, dtype, host in zip(self._specs, self._dtypes, self._host, strict=True)
-            ]
-            _mx.eval(arrays)
-        return Payload(self._count, tuple(arrays))

@@ -4,50 +4,31 @@ Bytes only, no mlx. Every result is handed back to the engine thread through `po
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
-from omlx.cache.hashing import TokenArray, common_prefix
+from omlx.cache.finding import Found, find_blocks, find_states
+from omlx.cache.hashing import TokenArray
+from omlx.cache.queued import Buffers, QueuedBlocks
+from omlx.cache.slots import Slots
+from omlx.cache.way import Way
 from omlx.storage.budget import Budget
-from omlx.storage.layout import BlockHash, BlockKey, BlockKind
-from omlx.storage.record import SectionSpec
+from omlx.storage.layout import BlockHash, BlockKey
 from omlx.storage.store import BlockStore, PutResult, StoreCounters
 
 _log = logging.getLogger("omlx.cache.io")
 _READERS = 8  # enough multi-megabyte reads in flight to reach the rate of an SSD
+_CORES_A_READER = 2  # while rows run: they are to have as many cores as reading takes
 
 Post = Callable[[Callable[[], None]], None]
-Buffers = Sequence[tuple[SectionSpec, memoryview]]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """A stored block whose first `take` tokens continue the sequence."""
-
-    key: BlockKey
-    tokens: TokenArray
-    take: int
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the disk has of a sequence: so many full blocks, then perhaps a part of one more.
-
-    `states` are snapshots after a part of the sequence, the deepest first. `nearest` is what
-    `partial` is, or a block that goes on without sharing a token.
-    """
-
-    num_blocks: int
-    partial: Partial | None
-    states: tuple[BlockKey, ...] = ()
-    nearest: Partial | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +42,14 @@ class ReadJob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Blocks and bytes in the directory, and its ceiling."""
+    """Blocks and bytes in the directory, and its ceiling; the same of the states among them."""
 
     blocks: int
     used_bytes: int
     max_bytes: int
+    states: int
+    state_bytes: int
+    max_state_bytes: int
 
 
 class DiskTier:
@@ -80,19 +64,23 @@ class DiskTier:
         budget: Budget,
         post: Post,
         *,
-        max_queued_bytes: int,
+        max_queued_bytes: Callable[[], int],
         readers: Executor | None = None,
         writer: Executor | None = None,
+        num_cores: int | None = None,
     ) -> None:
         self._store = store
         self._budget = budget
         self._post = post
-        self._max_queued_bytes = max_queued_bytes
         self._readers = readers or ThreadPoolExecutor(_READERS, "omlx-read")
         self._writer = writer or ThreadPoolExecutor(1, "omlx-write")
+        self._reading = Slots(self._readers, _READERS)
+        cores = num_cores or os.cpu_count() or 1
+        self._busy_readers = max(1, min(_READERS, cores // _CORES_A_READER))
         self._writes: set[Future[None]] = set()
         self._lock = threading.Lock()
-        self._queued_bytes = 0
+        self._drop: Future[None] | None = None
+        self.queued = QueuedBlocks(max_queued_bytes)
 
     def find(
         self,
@@ -113,54 +101,14 @@ class DiskTier:
         def job() -> Found:
             found = Found(0, None)
             if needs_blocks:
-                found = self._find_blocks(keys, parent, rest)
+                found = find_blocks(self._store, self.queued, keys, parent, rest)
             if not needs_states:
                 return found
             walked = keys[: found.num_blocks] if needs_blocks else keys
-            return replace(found, states=self._find_states(walked, parent, rest))
+            states = find_states(self._store, self.queued, walked, parent, rest)
+            return replace(found, states=states)
 
         self._run(job, Found(0, None), done)
-
-    def _find_blocks(self, keys: Sequence[BlockKey], parent: BlockHash, rest: TokenArray) -> Found:
-        num_blocks = 0
-        for key in keys:
-            if not self._store.contains(key):
-                break
-            num_blocks += 1
-            parent = key.name
-            rest = rest[key.count :]
-        best: Partial | None = None
-        for child in self._store.children(parent) if len(rest) else ():
-            if child.key.kind is not BlockKind.BLOCK:
-                continue
-            tokens = np.frombuffer(child.tokens, dtype="<u4")
-            take = common_prefix(tokens, rest)
-            if take > (best.take if best else -1):
-                best = Partial(child.key, tokens, take)
-        return Found(num_blocks, best if best and best.take else None, nearest=best)
-
-    def _find_states(
-        self, walked: Sequence[BlockKey], parent: BlockHash, rest: TokenArray
-    ) -> tuple[BlockKey, ...]:
-        """The states at the ends of the blocks walked, within them and the next, deepest first."""
-        starts: dict[BlockHash, int] = {}
-        start = 0
-        for key in walked:
-            starts[parent] = start
-            start += key.count
-            parent = key.name
-        starts[parent] = start
-        names = {starts[key.name]: key.name for key in walked}  # by where they end
-        found: list[tuple[int, BlockKey]] = []
-        for child in self._store.states(list(starts)) if len(rest) else ():
-            start, tokens = starts[child.key.parent], np.frombuffer(child.tokens, dtype="<u4")
-            end = start + len(tokens)
-            # Where a block is walked to its end, only its own name is right there.
-            is_right = names.get(end, child.key.name) == child.key.name
-            if is_right and common_prefix(tokens, rest[start:]) == len(tokens):
-                found.append((end, child.key))
-        found.sort(key=lambda item: item[0], reverse=True)
-        return tuple(key for _, key in found)
 
     def read(self, jobs: Sequence[ReadJob], done: Callable[[list[bool]], None]) -> None:
         """Read and verify blocks side by side; `done` gets one truth value a block, in order."""
@@ -176,19 +124,24 @@ class DiskTier:
         for i, job in enumerate(jobs):
 
             def read_one(job: ReadJob = job) -> bool:
-                return self._store.read(job.key, job.tokens, job.buffers)
+                is_queued = self.queued.read(job.key, job.tokens, job.buffers)
+                return is_queued or self._store.read(job.key, job.tokens, job.buffers)
 
-            self._run(read_one, False, lambda ok, i=i: finish(i, ok))
+            self._reading.submit(self._guarded(read_one, False, lambda ok, i=i: finish(i, ok)))
+
+    def set_busy(self, *, is_busy: bool) -> None:
+        """Whether rows run: they keep their rhythm if fewer blocks are read at a time."""
+        self._reading.set_limit(self._busy_readers if is_busy else _READERS)
 
     def write(
         self, key: BlockKey, tokens: bytes, buffers: Buffers, done: Callable[[bool], None]
     ) -> bool:
-        """Queue a block to be written, its bytes kept alive by `buffers`; False: queue is full."""
-        size = sum(view.nbytes for _, view in buffers)
-        with self._lock:
-            if self._queued_bytes and self._queued_bytes + size > self._max_queued_bytes:
-                return False
-            self._queued_bytes += size
+        """Queue a block to be written, its bytes kept alive by `buffers`; False: queue is full.
+
+        It can be found and read at once.
+        """
+        if not self.queued.add(key, tokens, buffers):
+            return False
 
         def job() -> None:
             result = PutResult.DROPPED
@@ -196,18 +149,18 @@ class DiskTier:
                 result = self._store.put(key, tokens, buffers)
             except Exception:  # an I/O job: log, count and go on without the block
                 _log.exception("writing a block failed")
-            with self._lock:
-                self._queued_bytes -= size
+            self.queued.remove(key)
             self._post(lambda: done(result is not PutResult.DROPPED))
 
         self._queue(job)
         return True
 
-    def _queue(self, job: Callable[[], None]) -> None:
+    def _queue(self, job: Callable[[], None]) -> "Future[None]":
         future = self._writer.submit(job)
         with self._lock:
             self._writes.add(future)
         future.add_done_callback(self._forget)
+        return future
 
     def _forget(self, future: "Future[None]") -> None:
         with self._lock:
@@ -221,10 +174,21 @@ class DiskTier:
         """Delete a block that a longer one has replaced, after the writes queued before."""
         self._queue(lambda: self._store.remove(key))
 
+    def drop(self, way: Way) -> None:
+        """Delete what lies on the way, after the writes queued before; what comes later waits."""
+        self._drop = self._queue(lambda: _delete(self._store, way))
+
     def usage(self) -> Usage:
         """What the whole directory holds, as last known: other models and processes included."""
         budget = self._budget
-        return Usage(budget.num_blocks, budget.used_bytes, budget.max_bytes)
+        return Usage(
+            budget.num_blocks,
+            budget.used_bytes,
+            budget.max_bytes,
+            budget.num_states,
+            budget.state_bytes,
+            budget.max_state_bytes,
+        )
 
     def counters(self) -> StoreCounters:
         """What the store has done since it was opened."""
@@ -244,6 +208,13 @@ class DiskTier:
         self._writer.shutdown(wait=time.monotonic() < deadline, cancel_futures=True)
 
     def _run(self, job: Callable[[], T], fallback: T, done: Callable[[T], None]) -> None:
+        is_dropping = self._drop is not None and not self._drop.done()
+        executor = self._writer if is_dropping else self._readers
+        executor.submit(self._guarded(job, fallback, done))
+
+    def _guarded(
+        self, job: Callable[[], T], fallback: T, done: Callable[[T], None]
+    ) -> Callable[[], None]:
         def guarded() -> None:
             result = fallback
             try:
@@ -252,4 +223,13 @@ class DiskTier:
                 _log.exception("a job of the disk tier failed")
             self._post(lambda: done(result))
 
-        self._readers.submit(guarded)
+        return guarded
+
+
+def _delete(store: BlockStore, way: Way) -> None:
+    for key in way.full_blocks:
+        store.remove(key)
+    for parent in way.parents:
+        for child in store.children(parent):
+            if way.has(child.key, np.frombuffer(child.tokens, dtype="<u4")):
+                store.remove(child.key)

@@ -39,7 +39,8 @@ class Payload:
     """The state of one block: one array [leaves, heads, count, width] per group of equal leaves.
 
     Of a snapshot: one array [leaves, *shape] a group, and `count` is its position. The arrays are
-    being computed or are there, and own their storage: a payload holds exactly its bytes.
+    being computed or are there, and own their storage: a payload holds exactly its bytes. None
+    stands for windows that were not needed and so not read.
     """
 
     count: int
@@ -48,7 +49,7 @@ class Payload:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(a.nbytes for a in self.arrays)
+        return sum(a.nbytes for a in self.arrays if a is not None)
 
 
 def group(kinds: Iterable[T]) -> list[tuple[T, list[int]]]:

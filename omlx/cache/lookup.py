@@ -4,14 +4,18 @@ Knows nothing about storing. Owned by the engine thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from omlx.cache.block import Chain
 from omlx.cache.codec import Codec
+from omlx.cache.cost import LoadCost
+from omlx.cache.finding import Found
 from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
-from omlx.cache.io import DiskTier, Found, ReadJob
+from omlx.cache.io import DiskTier
 from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry, MemoryTier
+from omlx.cache.reading import Piece, Reading, gaps
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.trail import Trail, TrailNotes
 from omlx.cache.writeback import WriteBack
@@ -29,6 +33,12 @@ class Tiers:
     disk: DiskTier | None
     block_size: int
     snapshots: Snapshots[Payload]
+    cost: LoadCost = field(default_factory=LoadCost)
+
+    @property
+    def readable(self) -> DiskTier | None:
+        """The disk tier, if it may be read."""
+        return self.disk if self.cost.may_load else None
 
     def parent(self, names: Sequence[BlockHash], index: int) -> BlockHash:
         """The parent of block `index` of a chain; the first one's is the root."""
@@ -53,7 +63,30 @@ class Hit:
         return self.from_memory + self.from_disk
 
 
-_InMemory = tuple[Entry[Payload], int]
+def whole(piece: Piece) -> Payload:
+    """The payload of a piece that was found or read."""
+    assert piece.payload is not None
+    return piece.payload
+
+
+def keep(tiers: Tiers, piece: Piece) -> None:
+    """Have the memory tier hold what was read of a block."""
+    payload, name = whole(piece), piece.key.name
+    entry = tiers.memory.get(name)
+    if entry is None:
+        if piece.is_from_disk:
+            entry = Entry(piece.key, piece.tokens.copy(), payload, is_on_disk=True)
+            tiers.writeback.leaving(tiers.memory.add(entry))
+        return
+    joined = tiers.codec.joined(entry.payload, payload)
+    if joined.nbytes > entry.payload.nbytes:
+        tiers.writeback.leaving(tiers.memory.replace(name, joined))
+
+
+def tail_of(cover: Sequence[tuple[Piece, int]], block_size: int) -> BlockKey | None:
+    """The short block that a cover ends with, where it is taken whole."""
+    key, take = (cover[-1][0].key, cover[-1][1]) if cover else (None, 0)
+    return key if key is not None and take == key.count < block_size else None
 
 
 class Lookup:
@@ -69,110 +102,115 @@ class Lookup:
         self._limit = len(tokens) - 1
         self._names = chain_hashes(tiers.root, tokens, tiers.block_size)
         self._notes = TrailNotes(tiers.root, tokens, self._names, block_size=tiers.block_size)
-        self._parts: list[tuple[Payload, int]] = []
-        self._used: list[BlockKey] = []
-        self._num_full = 0
-        self._from_memory = 0
+        self._cover: list[tuple[Piece, int]] = []  # with how many of their tokens to take
+        self._num_in_memory = 0  # full blocks
+        self._partial: tuple[Piece, int] | None = None  # what memory has after those
 
     def start(self) -> None:
         """Begin; `done` is called before this returns or after the disk has answered."""
         tiers, size = self._tiers, self._tiers.block_size
         usable = self._limit // size
-        while self._num_full < usable:
-            entry = tiers.memory.get(self._names[self._num_full])
+        while self._num_in_memory < usable:
+            i = self._num_in_memory
+            tokens = self._tokens[i * size : (i + 1) * size]
+            entry = tiers.memory.find(self._names[i], tiers.parent(self._names, i), tokens)
             if entry is None:
                 break
-            self._take(entry.key, entry.payload, size)
-            self._num_full += 1
-        partial = self._best_in_memory()
-        self._from_memory = self._num_full * size + (partial[1] if partial else 0)
-        if tiers.disk is None or self._from_memory == self._limit:
-            self._finish(partial)
+            self._cover.append((Piece(entry.key, entry.tokens, entry.payload), size))
+            self._num_in_memory += 1
+        self._partial = self._best_in_memory()
+        in_memory = self._num_in_memory * size + (self._partial[1] if self._partial else 0)
+        if tiers.readable is None or in_memory == self._limit:
+            self._read(self._with_partial())
             return
         keys = [
             BlockKey(tiers.parent(self._names, i), self._names[i], size)
-            for i in range(self._num_full, usable)
+            for i in range(self._num_in_memory, usable)
         ]
-        rest = self._tokens[self._num_full * size : self._limit]
-        parent = tiers.parent(self._names, self._num_full)
-        tiers.disk.find(keys, parent, rest, lambda found: self._found(found, keys, partial))
+        rest = self._tokens[self._num_in_memory * size : self._limit]
+        parent = tiers.parent(self._names, self._num_in_memory)
+        tiers.readable.find(keys, parent, rest, lambda found: self._found(found, keys))
 
-    def _take(self, key: BlockKey, payload: Payload, take: int) -> None:
-        self._parts.append((payload, take))
-        self._used.append(key)
-
-    def _best_in_memory(self) -> _InMemory | None:
+    def _best_in_memory(self) -> tuple[Piece, int] | None:
         tiers = self._tiers
-        rest = self._tokens[self._num_full * tiers.block_size : self._limit]
-        best: _InMemory | None = None
-        for entry in tiers.memory.children(tiers.parent(self._names, self._num_full)):
+        rest = self._tokens[self._num_in_memory * tiers.block_size : self._limit]
+        best: tuple[Piece, int] | None = None
+        for entry in tiers.memory.children(tiers.parent(self._names, self._num_in_memory)):
             take = common_prefix(entry.tokens, rest)
-            self._notes.met(entry.key, start=self._num_full * tiers.block_size, take=take)
+            self._notes.met(entry.key, start=self._num_in_memory * tiers.block_size, take=take)
             if take > (best[1] if best else 0) and tiers.codec.can_cut(entry.key.count, take):
-                best = entry, take
+                best = Piece(entry.key, entry.tokens, entry.payload), take
         return best
 
-    def _found(self, found: Found, keys: list[BlockKey], partial: _InMemory | None) -> None:
+    def _with_partial(self) -> list[tuple[Piece, int]]:
+        """What memory has of the sequence."""
+        full = self._cover[: self._num_in_memory]
+        return full if self._partial is None else [*full, self._partial]
+
+    def _found(self, found: Found, keys: list[BlockKey]) -> None:
         tiers, size = self._tiers, self._tiers.block_size
         if found.nearest is not None:
-            start = (self._num_full + found.num_blocks) * size
+            start = (self._num_in_memory + found.num_blocks) * size
             self._notes.met(found.nearest.key, start=start, take=found.nearest.take)
         chosen = found.partial
         if chosen is not None and not tiers.codec.can_cut(chosen.key.count, chosen.take):
             chosen = None
-        in_memory = partial[1] if partial else 0
+        in_memory = self._partial[1] if self._partial else 0
         if not found.num_blocks and (chosen.take if chosen else 0) <= in_memory:
-            self._finish(partial)
+            self._read(self._with_partial())
             return
-        assert tiers.disk is not None
-        self._from_memory = self._num_full * size
-        wanted = [
-            (key, self._tokens[self._from_memory + i * size :][:size], size)
-            for i, key in enumerate(keys[: found.num_blocks])
-        ]
+        cover = list(self._cover)
+        for key in keys[: found.num_blocks]:
+            tokens = self._tokens[len(cover) * size :][:size]
+            cover.append((Piece(key, tokens, is_from_disk=True), size))
         if chosen is not None:
-            wanted.append((chosen.key, chosen.tokens, chosen.take))
-        landings = [tiers.codec.allocate(key.count) for key, _, _ in wanted]
-        jobs = [
-            ReadJob(key, tokens.tobytes(), landing.sections())
-            for (key, tokens, _), landing in zip(wanted, landings, strict=True)
-        ]
+            cover.append((Piece(chosen.key, chosen.tokens, is_from_disk=True), chosen.take))
+        num_bytes = sum(gap.num_bytes(tiers.codec) for gap in gaps(tiers.codec, cover))
+        num_tokens = sum(take for _, take in cover[self._num_in_memory :]) - in_memory
+        is_worth = tiers.cost.is_worth_loading(num_bytes, num_tokens)
+        self._read(cover if is_worth else self._with_partial())
 
-        def landed(results: list[bool]) -> None:
-            for (key, tokens, take), landing, is_good in zip(
-                wanted, landings, results, strict=True
-            ):
-                if not is_good:
-                    break
-                self._land(key, tokens, landing.payload(), take)
-            if results[0]:
-                self._finish(None)
-            else:
-                self._from_memory += in_memory
-                self._finish(partial)
-
-        tiers.disk.read(jobs, landed)
-
-    def _land(self, key: BlockKey, tokens: TokenArray, payload: Payload, take: int) -> None:
-        """Use a block that was read, and keep it in memory."""
+    def _read(self, cover: list[tuple[Piece, int]]) -> None:
+        """Read what is missing of `cover`, which is then what was found."""
+        self._cover = cover
+        missing = gaps(self._tiers.codec, cover)
+        if not missing:
+            self._finish()
+            return
         tiers = self._tiers
-        self._take(key, payload, take)
-        if take == tiers.block_size:
-            self._num_full += 1
-        if tiers.memory.get(key.name) is None:
-            entry = Entry(key, tokens.copy(), payload, is_on_disk=True)
-            tiers.writeback.leaving(tiers.memory.add(entry))
+        assert tiers.disk is not None
+        tiers.memory.touch([piece.key.name for piece, _ in cover])
+        Reading(
+            tiers.disk,
+            tiers.codec,
+            tiers.cost,
+            missing,
+            arrived=lambda piece: keep(tiers, piece),
+            done=self._ended,
+        ).start()
 
-    def _finish(self, partial: _InMemory | None) -> None:
-        tiers = self._tiers
-        if partial is not None:
-            self._take(partial[0].key, partial[0].payload, partial[1])
-        total = sum(take for _, take in self._parts)
-        tiers.memory.touch([key.name for key in self._used])
-        if tiers.disk is not None and self._used:
-            tiers.disk.touch(self._used[::-1])
-        chain = Chain(self._tokens, list(self._names[: self._num_full]))
-        from_memory = min(self._from_memory, total)
-        trail = self._notes.trail(self._num_full)
-        hit = Hit(tuple(self._parts), from_memory, total - from_memory, chain, trail=trail)
-        self._done(hit)
+    def _ended(self, bad: Piece | None) -> None:
+        if bad is None:
+            self._finish()
+            return
+        idx = next(i for i, (piece, _) in enumerate(self._cover) if piece is bad)
+        if bad.payload is not None:  # its windows can't be had any more
+            self._tiers.memory.remove(bad.key.name)
+        if self._partial is not None and self._partial[0] is bad:
+            self._partial = None
+        self._read(self._with_partial() if idx == self._num_in_memory else self._cover[:idx])
+
+    def _finish(self) -> None:
+        tiers, size = self._tiers, self._tiers.block_size
+        used = [piece.key for piece, _ in self._cover]
+        tiers.memory.touch([key.name for key in used])
+        if tiers.disk is not None and used:
+            tiers.disk.touch(used[::-1])
+        total = sum(take for _, take in self._cover)
+        own = takewhile(lambda part: not part[0].is_from_disk, self._cover)
+        from_memory = sum(take for _, take in own)
+        num_full = sum(take == size for _, take in self._cover)
+        chain = Chain(self._tokens, list(self._names[:num_full]), tail=tail_of(self._cover, size))
+        trail = self._notes.trail(num_full)
+        parts = tuple((whole(piece), take) for piece, take in self._cover)
+        self._done(Hit(parts, from_memory, total - from_memory, chain, trail=trail))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from omlx.cache.block import HasBytes
 from omlx.cache.hashing import TokenArray
 from omlx.storage.layout import BlockHash, BlockKey
@@ -17,13 +19,17 @@ P = TypeVar("P", bound=HasBytes)
 
 @dataclass(slots=True)
 class Entry(Generic[P]):
-    """One block in memory; `dirty_since` is None once it needs no write."""
+    """One block in memory; `dirty_since` is None once it needs no write.
+
+    `is_memory_only` says that those who stored it want it on no disk.
+    """
 
     key: BlockKey
     tokens: TokenArray
     payload: P
     dirty_since: float | None = None
     is_on_disk: bool = False
+    is_memory_only: bool = False
 
 
 class MemoryTier(Generic[P]):
@@ -44,6 +50,13 @@ class MemoryTier(Generic[P]):
         """The block of this name; does not count as a use."""
         return self._entries.get(name)
 
+    def find(self, name: BlockHash, parent: BlockHash, tokens: TokenArray) -> Entry[P] | None:
+        """The same, but only with these tokens after this parent: a collision is a miss."""
+        entry = self._entries.get(name)
+        if entry is None or entry.key.parent != parent or not np.array_equal(entry.tokens, tokens):
+            return None
+        return entry
+
     def children(self, parent: BlockHash) -> list[Entry[P]]:
         """The blocks that continue `parent`."""
         return list(self._children.get(parent, {}).values())
@@ -61,6 +74,13 @@ class MemoryTier(Generic[P]):
         self._entries[entry.key.name] = entry
         self._children.setdefault(entry.key.parent, {})[entry.key.name] = entry
         self.used_bytes += entry.payload.nbytes
+        return self._shrink()
+
+    def replace(self, name: BlockHash, payload: P) -> list[Entry[P]]:
+        """Keep a block with another payload; returns what had to go for it."""
+        entry = self._entries[name]
+        self.used_bytes += payload.nbytes - entry.payload.nbytes
+        entry.payload = payload
         return self._shrink()
 
     def touch(self, names: Sequence[BlockHash]) -> None:

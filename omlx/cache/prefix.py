@@ -12,9 +12,11 @@ from omlx.cache.hashing import TokenArray, common_prefix, compute_block_hash
 from omlx.cache.leaves import Payload
 from omlx.cache.lookup import Hit, Lookup, Tiers
 from omlx.cache.memory import Entry
-from omlx.cache.snapshots import outdated
+from omlx.cache.policy import StorePolicy
 from omlx.cache.statelookup import StateLookup
-from omlx.storage.layout import BlockHash, BlockKey, BlockKind
+from omlx.cache.statestore import StateStore
+from omlx.cache.way import Way
+from omlx.storage.layout import BlockHash, BlockKey
 
 
 class PrefixCache:
@@ -31,13 +33,14 @@ class PrefixCache:
         self._memory = tiers.memory
         self._writeback = tiers.writeback
         self._clock = clock
-        self._snapshot_interval = snapshot_interval
+        self.states = StateStore(tiers, clock=clock, interval=snapshot_interval)
         self.block_size = tiers.block_size
+        self.has_states = tiers.codec.has_states
         self.blocks_stored = 0
 
     def look_up(self, tokens: TokenArray, done: Callable[[Hit], None]) -> None:
         """Find what is stored of `tokens`; `done` gets it, now or after the disk has answered."""
-        if self._tiers.codec.has_states:
+        if self.has_states:
             StateLookup(self._tiers, tokens, done).start()
         else:
             Lookup(self._tiers, tokens, done).start()
@@ -45,6 +48,18 @@ class PrefixCache:
     def restore(self, hit: Hit) -> list[Any]:
         """Layer caches that hold what was found, in the form of a live row's."""
         return self._tiers.codec.restore(hit.parts, hit.states)
+
+    def claim(self, chain: Chain) -> None:
+        """Have what a sequence found in memory written, where others wanted it on no disk; its own
+        tokens are all that it tells (mutates)."""
+        for name in chain.names:
+            self._claim(chain, self._memory.get(name))
+        for _, key in chain.snapshots:
+            self._claim(chain, self._tiers.snapshots.get(key))
+
+    def _claim(self, chain: Chain, entry: Entry[Payload] | None) -> None:
+        if entry is not None and chain.policy is StorePolicy.ALL:
+            self._writeback.claim(entry, self._clock())
 
     def missing(self, chain: Chain, num_cached: int) -> tuple[int, int] | None:
         """The stretch [start, end) of a row that completes blocks not kept yet; None without any.
@@ -55,9 +70,11 @@ class PrefixCache:
         size = self.block_size
         while (len(chain.names) + 1) * size <= num_cached:
             name = self._next_name(chain)
-            if self._memory.get(name) is None and self._tiers.codec.has_blocks:
+            entry = self._memory.get(name)
+            if entry is None and self._tiers.codec.has_blocks:
                 start = len(chain.names) * size
                 return start, num_cached // size * size
+            self._claim(chain, entry)
             chain.names.append(name)
         return None
 
@@ -79,10 +96,11 @@ class PrefixCache:
             parent = self._tiers.parent(chain.names, len(chain.names))
             name = self._next_name(chain)
             chain.names.append(name)
-            if self._memory.get(name) is None:
-                self._keep(
-                    BlockKey(parent, name, size), chain.tokens[start : start + size], payload
-                )
+            entry = self._memory.get(name)
+            if entry is None:
+                tokens = chain.tokens[start : start + size]
+                self._keep(chain, Entry(BlockKey(parent, name, size), tokens.copy(), payload))
+            self._claim(chain, entry)
         self._memory.touch(chain.names)
 
     def missing_tail(self, chain: Chain, num_cached: int) -> tuple[int, int] | None:
@@ -93,79 +111,64 @@ class PrefixCache:
             return None
         for child in self._memory.children(self._tiers.parent(chain.names, len(chain.names))):
             is_same = common_prefix(child.tokens, rest) == len(rest)
-            if is_same and self._tiers.codec.can_cut(child.key.count, len(rest)):
+            if not is_same or not self._tiers.codec.can_cut(child.key.count, len(rest)):
+                continue
+            if child.key.count == len(rest):
+                self._claim(chain, child)
+            if not child.is_memory_only or chain.policy is StorePolicy.MEMORY:
                 return None
         return start, num_cached
 
-    def store_tail(self, chain: Chain, caches: Sequence[Any], num_tokens: int) -> None:
-        """Keep the short last block of a row, `num_tokens` long; `caches` are its layer caches."""
+    def store_tail(
+        self, chain: Chain, caches: Sequence[Any], num_tokens: int, *, is_held: bool = False
+    ) -> None:
+        """Keep the short last block of a row, `num_tokens` long; `caches` are its layer caches.
+
+        One that is held is found, but not written before `release`. Mutates `chain`.
+        """
         start = len(chain.names) * self.block_size
         tokens = chain.tokens[start : start + num_tokens]
         parent = self._tiers.parent(chain.names, len(chain.names))
         name = compute_block_hash(
             self._tiers.root, chain.names[-1] if chain.names else None, tokens
         )
+        key = BlockKey(parent, name, num_tokens)
         if self._memory.get(name) is None:
             for payload in self._tiers.codec.pack(caches, start, [num_tokens]):
-                self._keep(BlockKey(parent, name, num_tokens), tokens, payload)
+                self._keep(chain, Entry(key, tokens.copy(), payload), is_held=is_held)
+                chain.tail = key
+                chain.held = key if is_held else None
         self._memory.touch([*chain.names, name])
 
-    def _keep(self, key: BlockKey, tokens: TokenArray, payload: Payload) -> None:
-        superseded = [
-            child.key
-            for child in self._memory.children(key.parent)
-            if child.key.count < key.count
-            and common_prefix(child.tokens, tokens) == len(child.tokens)
-        ]
-        for old in superseded:
-            entry = self._memory.remove(old.name)
-            assert entry is not None
-            self._writeback.superseded(entry, by=key)
-        entry = Entry(key, tokens.copy(), payload)
+    def release(self, chain: Chain) -> None:
+        """The row is over: what was held of it may be written (mutates)."""
+        if chain.held is not None:
+            self._writeback.release(chain.held, self._clock())
+            chain.held = None
+
+    def _keep(self, chain: Chain, entry: Entry[Payload], *, is_held: bool = False) -> None:
+        entry.is_memory_only = chain.policy is StorePolicy.MEMORY
+        self._supersede(chain, entry)
         self.blocks_stored += 1
-        self._writeback.added(entry, self._clock())
+        self._writeback.added(entry, self._clock(), is_held=is_held)
         self._writeback.leaving(self._memory.add(entry))
 
-    def wants_snapshot(self, chain: Chain, position: int, *, is_end: bool) -> bool:
-        """Whether recurrent state after `position` tokens is to be kept: at ends and at times."""
-        if not self._tiers.codec.has_states or not position:
-            return False
-        last = chain.snapshots[-1][0] if chain.snapshots else 0
-        return position > last and (is_end or position - last >= self._snapshot_interval)
-
-    def store_snapshot(self, chain: Chain, caches: Sequence[Any], position: int) -> None:
-        """Keep the recurrent state of a row whose `caches` cover exactly `position` tokens.
-
-        Older ones of the row that are too close are let go. Mutates `chain`.
-        """
-        size = self.block_size
-        index = (position - 1) // size
-        if len(chain.names) < position // size:
-            return  # blocks on the way are not kept, so it could never be used
-        parent = self._tiers.parent(chain.names, index)
-        tokens = chain.tokens[index * size : position]
-        name = compute_block_hash(self._tiers.root, parent if index else None, tokens)
-        key = BlockKey(parent, name, len(tokens), BlockKind.STATE)
-        snapshots = self._tiers.snapshots
-        is_new = snapshots.get(key) is None
-        if is_new:
-            payload = self._tiers.codec.pack_states(caches, position)
-            if payload is None:
-                return
-            entry = Entry(key, tokens.copy(), payload)
-            self._writeback.added(entry, self._clock())
-            self._writeback.leaving(snapshots.add(entry))
-        snapshots.touch(key)
-        chain.snapshots.append((position, key))
-        if not is_new:
-            return
-        for old in outdated(chain.snapshots):
-            chain.snapshots.remove(old)
-            gone = snapshots.remove(old[1])
-            if gone is not None:
-                self._writeback.superseded(gone, by=key)
-            else:
-                self._writeback.outdated(old[1], by=key)
+    def _supersede(self, chain: Chain, entry: Entry[Payload]) -> None:
+        """Let go of shorter blocks that a new one holds, but not of such as belong on disk for one
+        that doesn't."""
+        key, tail = entry.key, chain.tail
+        is_elsewhere = tail is not None and self._memory.get(tail.name) is None
+        for child in self._memory.children(key.parent):
+            is_held = (
+                child.key.count < key.count
+                and common_prefix(child.tokens, entry.tokens) == child.key.count
+            )
+            if is_held and (child.is_memory_only or not entry.is_memory_only):
+                self._memory.remove(child.key.name)
+                self._writeback.superseded(child, by=key)
+        if tail is not None and tail != key and is_elsewhere and not entry.is_memory_only:
+            self._writeback.outdated(tail, by=key)
+        chain.tail = None
 
     def hurry(self, chain: Chain) -> None:
         """Write what is kept of an aborted sequence at once."""
@@ -173,12 +176,38 @@ class PrefixCache:
         entries = [entry for name in names if (entry := self._memory.get(name)) is not None]
         entries += self._memory.children(self._tiers.parent(names, len(names)))
         keys = [entry.key for entry in entries]
+        if chain.tail is not None:
+            keys.append(chain.tail)
         self._writeback.hurry([*keys, *(key for _, key in chain.snapshots)])
 
     def tick(self, *, is_busy: bool = False) -> float | None:
         """Write what has been idle long enough; seconds until there is more, None for never."""
         return self._writeback.tick(self._clock(), is_busy=is_busy)
 
+    @property
+    def num_unwritten(self) -> int:
+        """Blocks that are not on disk yet and should be."""
+        return self._writeback.num_unwritten
+
     def flush(self, timeout_s: float) -> bool:
         """Write all that is not on disk yet; False when the limit came first."""
         return self._writeback.flush(timeout_s)
+
+    def drop(self, chain: Chain) -> None:
+        """Remove what a look-up of the sequence could use from every tier, since it can't be
+        trusted; others that share it only miss it. Mutates `chain`."""
+        tiers = self._tiers
+        way = Way(tiers.root, chain.tokens, tiers.block_size)
+        tiers.writeback.drop(way)
+        for parent in way.parents:
+            for entry in tiers.memory.children(parent):
+                if way.has(entry.key, entry.tokens):
+                    tiers.memory.remove(entry.key.name)
+            for entry in tiers.snapshots.children(parent):
+                if way.has(entry.key, entry.tokens):
+                    tiers.snapshots.remove(entry.key)
+        if tiers.disk is not None:
+            tiers.disk.drop(way)
+        chain.names.clear()
+        chain.snapshots.clear()
+        chain.tail = None

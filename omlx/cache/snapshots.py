@@ -12,7 +12,7 @@ from omlx.cache.memory import Entry
 from omlx.storage.layout import BlockHash, BlockKey
 
 _SPACING = 8192  # tokens between two snapshots that stay behind the newest
-_NEWEST = 2  # a prompt's and its reply's: the next turn may go on from either
+NEWEST = 2  # a prompt's and its reply's: the next turn may go on from either
 P = TypeVar("P", bound=HasBytes)
 
 
@@ -72,16 +72,18 @@ class Snapshots(Generic[P]):
         return entry
 
 
-def outdated(snapshots: Sequence[tuple[int, BlockKey]]) -> list[tuple[int, BlockKey]]:
+def outdated(
+    snapshots: Sequence[tuple[int, BlockKey]], head: int = 0
+) -> list[tuple[int, BlockKey]]:
     """Which snapshots of one sequence, in order of position, may go.
 
-    The first one stays, since other sequences may share the head; so do the newest, and between
-    them one every 8192 tokens.
+    That after `head` tokens stays, and the first one, since other sequences may share them; so do
+    the newest, and between them one every 8192 tokens.
     """
     gone: list[tuple[int, BlockKey]] = []
     last = snapshots[0][0] if snapshots else 0
-    for old in snapshots[1:-_NEWEST]:
-        if old[0] - last < _SPACING:
+    for old in snapshots[1:-NEWEST]:
+        if old[0] != head and old[0] - last < _SPACING:
             gone.append(old)
         else:
             last = old[0]

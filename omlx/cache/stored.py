@@ -19,7 +19,7 @@ from omlx.cache.hashing import (
 )
 from omlx.storage.children import Child
 from omlx.storage.fs import FileSystem
-from omlx.storage.layout import BlockHash, BlockKey, RootHash, root_name
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash, root_name
 from omlx.storage.peek import Peek, RootFile, root_files
 
 _MAX_FOLLOWED_BLOCKS = 64
@@ -45,9 +45,13 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How many leading tokens of a prompt are stored, and what goes on there otherwise."""
+    """How many leading tokens of a prompt could be taken, and what goes on otherwise.
+
+    Where a model has recurrent layers, that ends at a snapshot, though `num_stored` are stored.
+    """
 
     num_tokens: int
+    num_stored: int
     neighbour: Neighbour | None
 
 
@@ -75,10 +79,22 @@ def roots_of(
 class StoredSequences:
     """The sequences of one root, as its files have them."""
 
-    def __init__(self, directory: Path, root: RootHash, fs: FileSystem, *, block_size: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        root: RootHash,
+        fs: FileSystem,
+        *,
+        block_size: int,
+        sections: str = "",
+    ) -> None:
+        """`sections` is what the root's layout says of its blocks."""
         self._peek = Peek(directory, root, fs)
         self._root = root
         self._block_size = block_size
+        kinds = {part.partition(".")[0] for part in sections.split(";")}
+        self._has_states = "state" in kinds
+        self._has_blocks = kinds != {"state"}
 
     def names(self, tokens: TokenArray) -> Names:
         """The chain of a prompt, as far as a cache may serve it."""
@@ -112,6 +128,9 @@ class StoredSequences:
     def match(self, tokens: TokenArray) -> Match:
         """What of a prompt is stored now."""
         names, size = self.names(tokens), self._block_size
+        if not self._has_blocks:
+            snapshot = self._snapshot(tokens, names)
+            return Match(snapshot, snapshot, None)
         num_blocks = 0
         for idx, name in enumerate(names.blocks):
             if not self._peek.has(BlockKey(self._parent(names.blocks[:idx]), name, size)):
@@ -120,11 +139,29 @@ class StoredSequences:
         parent = names.blocks[:num_blocks]
         rest = tokens[num_blocks * size : max(0, len(tokens) - 1)]
         children = self._peek.children(self._parent(parent))
-        takes = [(common_prefix(_tokens(child), rest), child.key.count) for child in children]
+        blocks = [child for child in children if child.key.kind is BlockKind.BLOCK]
+        takes = [(common_prefix(_tokens(child), rest), child.key.count) for child in blocks]
         most = max((take for take, _ in takes), default=0)
         is_end = most == len(rest) or any(take == count == most for take, count in takes)
         found = None if is_end else self.neighbour(tokens, parent, own=names)
-        return Match(num_blocks * size + most, found)
+        num_stored = num_blocks * size + most
+        num_tokens = num_stored
+        if self._has_states:
+            num_tokens = self._snapshot(tokens[: num_stored + 1], names)
+        return Match(num_tokens, num_stored, found)
+
+    def _snapshot(self, tokens: TokenArray, names: Names) -> int:
+        """After how many tokens of a prompt, without its last, the deepest snapshot was taken."""
+        size = self._block_size
+        parents = [BlockHash(self._root), *names.blocks]
+        starts = {parent: idx * size for idx, parent in enumerate(parents)}
+        deepest = 0
+        for child in self._peek.states(parents):
+            start = starts[child.key.parent]
+            rest = tokens[start : max(0, len(tokens) - 1)]
+            if common_prefix(_tokens(child), rest) == child.key.count:
+                deepest = max(deepest, start + child.key.count)
+        return deepest
 
     def neighbour(
         self,

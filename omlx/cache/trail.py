@@ -15,7 +15,8 @@ class Trail:
     """The first `shared` tokens of a sequence are stored; `nearest` goes on from there otherwise.
 
     `names` are its full blocks as far as the cache may serve it, `rest` is the name of what
-    follows them. `nearest` is None where no stored sequence goes on: there is only new input.
+    follows them. `nearest` is None where no stored sequence goes on: there is only new input. A
+    model with recurrent layers `needs_snapshot`: it can go on from one only, which may lie before.
     """
 
     root: RootHash
@@ -24,6 +25,7 @@ class Trail:
     rest: BlockHash | None
     shared: int
     nearest: BlockHash | None
+    needs_snapshot: bool = False
 
 
 class TrailNotes:
@@ -49,9 +51,10 @@ class TrailNotes:
             self._best = found
             self._nearest = None if take == key.count else key.name
 
-    def trail(self, num_blocks: int) -> Trail:
-        """What was noted, given that so many full blocks were found."""
-        num_found = num_blocks * self._block_size
+    def trail(self, num_blocks: int, *, snapshot: int | None = None) -> Trail:
+        """What was noted, given that so many full blocks were found, and the deepest snapshot at
+        that token where a model needs one."""
+        num_found = max(num_blocks * self._block_size, snapshot or 0)
         shared, _ = self._best
         is_noted = shared >= num_found and shared < self._limit
         parent = self._names[-1] if self._names else None
@@ -63,4 +66,5 @@ class TrailNotes:
             rest=rest,
             shared=max(shared, num_found),
             nearest=self._nearest if is_noted else None,
+            needs_snapshot=snapshot is not None,
         )

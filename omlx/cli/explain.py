@@ -61,16 +61,26 @@ class _Request:
         entry, sequences = self._entry, self._sequences
         if entry.miss in _CANT_TELL or sequences is None:
             return self._said(_CANT_TELL.get(entry.miss, "it was not looked up"))
-        left_at = entry.shared
-        if left_at >= entry.prompt_tokens - 1:
-            return self._said("all of it was stored; the last token is always computed")
+        note = self._plain_note()
+        if note is None:
+            return self._compared(sequences)
+        is_whole = entry.shared >= entry.prompt_tokens - 1
+        return self._said(note, left_at=None if is_whole else entry.shared)
+
+    def _plain_note(self) -> str | None:
+        """What there is to say without a look at other sequences; None where that is needed."""
+        entry = self._entry
+        if entry.shared >= entry.prompt_tokens - 1:
+            is_all = not entry.snapshot_cost
+            return "all of it was stored; the last token is always computed" if is_all else ""
         if entry.miss is MissReason.EVICTED:
-            note = "what follows was computed before, but is not kept any more"
-            return self._said(note, left_at=left_at)
-        if entry.miss is MissReason.NONE:
-            note = "what was stored ends there, and no other sequence goes on: the rest is new"
-            return self._said(note, left_at=left_at)
-        return self._compared(sequences)
+            return "what follows was computed before, but is not kept any more"
+        if entry.miss is MissReason.SNAPSHOT and not entry.snapshot_cost:
+            return "what follows was computed before, but only snapshots of such a model are kept"
+        is_end = entry.miss is MissReason.SNAPSHOT and entry.nearest is None
+        if entry.miss is MissReason.NONE or is_end:
+            return "what was stored ends there, and no other sequence goes on: the rest is new"
+        return None
 
     def _said(self, note: str, *, left_at: int | None = None) -> Explanation:
         entry = self._entry
@@ -84,7 +94,7 @@ class _Request:
             other=_STORED,
             left_at=left_at,
             place="" if left_at is None else place_of(entry.spans, left_at),
-            note=note,
+            note=_with_snapshot(note, entry.snapshot or 0, entry.snapshot_cost),
             entry=entry,
         )
 
@@ -120,6 +130,17 @@ class _Request:
             if len(encoded) == entry.prompt_tokens:
                 return token_array(encoded)
         return stored
+
+
+def _with_snapshot(note: str, snapshot: int, cost: int) -> str:
+    """A note, and what it cost that a model with recurrent layers goes on from a snapshot only."""
+    if not cost:
+        return note
+    again = (
+        f"the nearest snapshot of the model's recurrent layers is after token {snapshot:,}: "
+        f"{cost:,} stored tokens behind it have to be computed again"
+    )
+    return f"{note}; {again}" if note else again
 
 
 def _names(entry: JournalEntry) -> Names:
@@ -169,12 +190,17 @@ def explain_prompt(path: Path, resolved: "Resolved") -> Explanation:
         note = f"nothing of this model is stored in {resolved.cache_dir}"
         return _about(one, 0, _STORED, note=note)
     root, sequences, match, block_size = known
-    said = _about(one, match.num_tokens, _STORED)
+    num_stored = match.num_stored
+    cost = num_stored - match.num_tokens
     if match.neighbour is None:
-        if match.num_tokens >= len(tokens) - 1:
-            return _about(one, match.num_tokens, _STORED, note="all of it is stored")
+        if num_stored >= len(tokens) - 1:
+            note = _with_snapshot("all of it is stored", match.num_tokens, cost)
+            return _about(one, match.num_tokens, _STORED, note=note)
         note = "what is stored ends there, and no other sequence goes on: the rest is new"
-        return _about(one, match.num_tokens, _STORED, note=note, left_at=match.num_tokens)
+        note = _with_snapshot(note, match.num_tokens, cost)
+        return _about(one, match.num_tokens, _STORED, note=note, left_at=num_stored)
+    note = _with_snapshot("", match.num_tokens, cost)
+    said = _about(one, match.num_tokens, _STORED, note=note)
     history = History(resolved.journal_path)
     theirs = _with_parts(match.neighbour, sequences, history, root.hex(), block_size)
     return _joined(said, Prompt(tokens, one.prompt.spans), theirs, one.text.spell)
@@ -195,7 +221,8 @@ def _best_root(
         if not text.isdecimal() or not int(text[:9]):
             continue
         size = int(text)
-        sequences = StoredSequences(directory, root, fs, block_size=size)
+        sections = file.layout.get("sections", "")
+        sequences = StoredSequences(directory, root, fs, block_size=size, sections=sections)
         match = sequences.match(tokens)
         is_current = size == resolved.settings.cache.block_size
         known.append((is_current, match.num_tokens, root, sequences, match, size))

@@ -15,12 +15,11 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, StopSequences
 from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
-from omlx.engine.memory import ceiling_bytes
+from omlx.engine.memory import kept_bytes
 from omlx.engine.prefill import Prefill
-from omlx.engine.sampling import Sampling
+from omlx.engine.sampling import NOT_FINITE, Sampling
 
 _List: Any = CacheList  # its stubs leave it untyped
-_KEPT_SHARE = 16  # freed buffers may take one part in so many of the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,11 @@ class RowProgress:
 
 @dataclass(frozen=True, slots=True)
 class RowToken:
-    """A row that decoded one token; `finish` is "stop", "length" or None.
+    """A row that decoded one token; `finish` is "stop", "length", "fault" or None.
 
-    `final` are the layer caches of a finished row: they cover prompt and all generated tokens.
+    A fault is that no token could be chosen, since no logit was finite: `token` means nothing.
+    `final` are the layer caches of a row that finished otherwise: they cover prompt and all
+    generated tokens.
     """
 
     row_id: str
@@ -76,7 +77,7 @@ class RowToken:
     num_cached: int
 
 
-class _Stop:
+class Stop:
     """StopSequences whose matchers have seen some tokens already."""
 
     def __init__(self, sequences: Sequence[Sequence[int]], seen: Sequence[int]) -> None:
@@ -115,7 +116,7 @@ class Batch:
         self._by_uid: dict[int, str] = {}
         # The default stream, so that storing and restoring need no synchronization with it.
         self._stream = mx.default_stream(mx.default_device())
-        self._kept_bytes = ceiling_bytes() // _KEPT_SHARE
+        self._kept_bytes = kept_bytes()
         self._generator = self._new_generator()
 
     def _new_generator(self) -> Any:
@@ -132,9 +133,8 @@ class Batch:
 
     def insert(self, row: RowInput) -> None:
         """Add a row; it prefills after those that came before."""
-        size = self._prefill_chunk
-        pieces = [s[i : i + size] for s in row.segments[:-1] for i in range(0, len(s), size)]
-        prefill = Prefill(self._model, row.prefix, pieces, row.caches, is_ahead=self._is_ahead)
+        cut = pieces(row, self._prefill_chunk)
+        prefill = Prefill(self._model, row.prefix, cut, row.caches, is_ahead=self._is_ahead)
         total = sum(len(s) for s in row.segments)
         self._rows[row.row_id] = _Row(row, total, prefill)
 
@@ -160,19 +160,25 @@ class Batch:
         if not self._by_uid:
             return progress, []
         started, generated = self._generator.next()
-        tokens: list[RowToken] = []
-        for r in generated:
-            row_id = self._by_uid[r.uid]
-            done = r.finish_reason is not None
-            num_cached = len(r.all_tokens) if done else len(self._tokens(r.uid))
-            tokens.append(RowToken(row_id, r.token, r.finish_reason, r.prompt_cache, num_cached))
-            if done:
-                self._forget(row_id)
+        tokens = [self._decoded(response) for response in generated]
         for p in started:
             row_id = self._by_uid[p.uid]
             total = self._rows[row_id].total
             progress.append(RowProgress(row_id, total, total, len(self._tokens(p.uid)), 1))
         return progress, tokens
+
+    def _decoded(self, response: Any) -> RowToken:
+        """What one row of a step says; a row that is over is forgotten."""
+        uid, finish = response.uid, response.finish_reason
+        row_id = self._by_uid[uid]
+        num_cached = len(self._tokens(uid) if finish is None else response.all_tokens)
+        if response.token == NOT_FINITE:
+            self._rows[row_id].input.sampling.blame()
+            self.remove(row_id)
+            return RowToken(row_id, NOT_FINITE, "fault", None, num_cached)
+        if finish is not None:
+            self._forget(row_id)
+        return RowToken(row_id, response.token, finish, response.prompt_cache, num_cached)
 
     def _prefill(self) -> list[RowProgress]:
         """Launch up to one chunk, then take up what was launched before."""
@@ -192,14 +198,8 @@ class Batch:
             if finished:
                 done, covers = prefill.num_done, prefill.num_cached
                 progress.append(RowProgress(row_id, done, row.total, covers, finished))
-        self._release_buffers()
+        release_buffers(self._kept_bytes)
         return progress
-
-    def _release_buffers(self) -> None:
-        """Give freed buffers back once they are many; some are kept, since a new one can make the
-        host wait for the device."""
-        if mx.get_cache_memory() > self._kept_bytes:
-            mx.clear_cache()
 
     def _start_decoding(self, row_id: str, row: _Row, prefill: Prefill) -> None:
         uids: list[int] = self._generator.insert_segments(
@@ -209,7 +209,7 @@ class Batch:
             all_tokens=[prefill.prefix + prefill.launched],
             samplers=[row.input.sampling.sampler],
             logits_processors=[list(row.input.sampling.processors)],
-            stop_sequences=[_Stop(row.input.stop, row.input.emitted)],
+            stop_sequences=[Stop(row.input.stop, row.input.emitted)],
         )
         row.prefill = None
         row.uid = uids[0]
@@ -251,6 +251,35 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
+
+
+def pieces(row: RowInput, size: int) -> list[Sequence[int]]:
+    """What a row has to prefill before its last token, in pieces of at most `size`."""
+    return [s[i : i + size] for s in row.segments[:-1] for i in range(0, len(s), size)]
+
+
+def why_not_merged(caches: Sequence[Any]) -> str | None:
+    """Why rows with layer caches like these can't decode together; None if they can.
+
+    The caches must have seen a token; they stay as they are.
+    """
+    for layer, cache in enumerate(caches):
+        try:
+            merged = cache.merge([cache, cache])
+            merged.extend(cache.merge([cache]))
+            merged.filter([0, 2])
+            merged.extract(1)
+        except (AttributeError, TypeError, ValueError, RuntimeError, LookupError):
+            kind = cast(type[object], type(cache)).__name__
+            return f"{kind} (layer {layer}) can't be merged into a batch"
+    return None
+
+
+def release_buffers(most_bytes: int) -> None:
+    """Give freed buffers back once they are many; some are kept, since a new one can make the host
+    wait for the device."""
+    if mx.get_cache_memory() > most_bytes:
+        mx.clear_cache()
 
 
 def _extract(cache: Any, index: int) -> Any:

@@ -6,10 +6,12 @@ Knows nothing about processes or threads but that all of this belongs to the eng
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omlx.cache.codec import Codec, UncacheableError
+from omlx.cache.cost import LoadCost, LoadMode
 from omlx.cache.hashing import compute_root_hash
 from omlx.cache.io import DiskTier
 from omlx.cache.lookup import Tiers
@@ -17,29 +19,32 @@ from omlx.cache.memory import MemoryTier
 from omlx.cache.prefix import PrefixCache
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
-from omlx.engine.batch import Batch
+from omlx.engine.batch import Batch, why_not_merged
 from omlx.engine.config import EngineConfig
-from omlx.engine.gauge import Gauge, no_cache
+from omlx.engine.figures import figures_of
+from omlx.engine.flights import Flights, Keeping
+from omlx.engine.gauge import Gauge, no_cache, no_prefills
 from omlx.engine.inbox import Inbox
+from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import auto_prefill_chunk, auto_tier_bytes
-from omlx.engine.request import CacheCounters, EngineSnapshot, Event, TierUsage
+from omlx.engine.memory import QueueLimit, auto_prefill_chunk, auto_tier_bytes, keep_buffers
+from omlx.engine.request import CacheFigures, EngineSnapshot, Event
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
 from omlx.engine.scheduler import Limits, Scheduler
+from omlx.engine.solo import SoloBatch
 from omlx.errors import StoreError
-from omlx.models.fingerprint import fingerprint
+from omlx.models.fingerprint import identify
 from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.storage.budget import Budget, auto_max_bytes
 from omlx.storage.fs import RealFileSystem
 from omlx.storage.layout import BlockHash, RootHash
+from omlx.storage.others import warn_of_others
 from omlx.storage.store import BlockStore
 from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
-_MAX_QUEUED_BYTES = 1 << 30  # writes in flight; what is over stays in memory until there is room
-
 _SNAPSHOT_SHARE = 4  # snapshots take one part in so many of the memory tier's bytes
 
 
@@ -49,7 +54,7 @@ class Assembly:
 
     inbox: Inbox
     loop: EngineLoop
-    batch: Batch
+    batch: Batch | SoloBatch
     prefix: PrefixCache | None
     disk: DiskTier | None
 
@@ -57,7 +62,8 @@ class Assembly:
         """Write what is dirty within the limit and end the I/O threads (engine thread)."""
         deadline = time.monotonic() + timeout_s
         if self.prefix is not None and not self.prefix.flush(timeout_s):
-            _log.warning("not all blocks were written within %.0f s", timeout_s)
+            number = self.prefix.num_unwritten
+            _log.warning("%d blocks were not written within %.0f s", number, timeout_s)
         self.inbox.run_jobs(0.0)
         if self.disk is not None:
             self.disk.close(max(0.0, deadline - time.monotonic()))
@@ -69,36 +75,19 @@ class _Cache:
     prefix: PrefixCache
     tiers: Tiers
 
-    def figures(self) -> tuple[TierUsage, TierUsage, CacheCounters]:
-        """Usage of both tiers and what happened in them."""
-        memory, disk, snapshots = self.tiers.memory, self.tiers.disk, self.tiers.snapshots
-        in_memory = TierUsage(
-            len(memory) + len(snapshots),
-            memory.used_bytes + snapshots.used_bytes,
-            memory.budget_bytes + snapshots.budget_bytes,
+    def keeping(self, config: EngineConfig, prefill_chunk: int) -> Keeping:
+        """What a running prompt leaves for others."""
+        codec = self.tiers.codec
+        return Keeping(
+            config.block_size,
+            prefill_chunk,
+            codec.can_cut,
+            config.snapshot_interval if codec.has_states else None,
         )
-        counters = CacheCounters(
-            blocks_stored=self.prefix.blocks_stored,
-            evicted_memory=memory.evicted + snapshots.evicted,
-        )
-        if disk is None:
-            return in_memory, TierUsage(), counters
-        done = disk.counters()
-        usage = disk.usage()
-        return (
-            in_memory,
-            TierUsage(usage.blocks, usage.used_bytes, usage.max_bytes),
-            replace(
-                counters,
-                blocks_written=done.blocks_written,
-                bytes_written=done.bytes_written,
-                blocks_read=done.blocks_read,
-                bytes_read=done.bytes_read,
-                evicted_disk=done.evicted,
-                dropped_writes=done.dropped_writes + self.tiers.writeback.num_lost,
-                bad={reason.value: count for reason, count in done.bad.items()},
-            ),
-        )
+
+    def figures(self, config: EngineConfig) -> CacheFigures:
+        """What both tiers hold and what happened in them."""
+        return figures_of(self.prefix, self.tiers, max_day_bytes=config.daily_bytes)
 
 
 def assemble(
@@ -112,7 +101,7 @@ def assemble(
     loaded = load(Path(config.model_path))
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
-    identity = fingerprint(Path(config.model_path), mlx_lm_version=mlx_lm_version())
+    identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
     return assemble_loaded(config, loaded, identity, emit=emit, publish=publish)
 
 
@@ -126,20 +115,25 @@ def assemble_loaded(
     make_batch: Callable[..., Batch] = Batch,
 ) -> Assembly:
     """The loop around a model that is in memory already; `identity` is its fingerprint."""
+    keep_buffers()
     inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
-    cache, note = _build_cache(config, loaded, identity, inbox)
-    batch = make_batch(
-        loaded.model,
-        max_rows=config.max_active,
-        prefill_chunk=chunk,
-        is_ahead=cache is None or cache.tiers.codec.is_sliceable,
+    caches = probe_caches(loaded.model)
+    why_solo = why_not_merged(caches)
+    num_rows = 1 if why_solo else config.max_active
+    cache, note = _build_cache(config, caches, identity, inbox, why_solo)
+    is_ahead = cache is None or cache.tiers.codec.is_sliceable
+    batch = (
+        SoloBatch(loaded.model, prefill_chunk=chunk)
+        if why_solo
+        else make_batch(loaded.model, max_rows=num_rows, prefill_chunk=chunk, is_ahead=is_ahead)
     )
     gauge = Gauge(
         publish,
-        cache_figures=cache.figures if cache else no_cache,
+        cache_figures=(lambda: cache.figures(config)) if cache else no_cache,
         cache_note=note,
         clock=time.monotonic,
+        prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
     )
 
     def sampling(row: Row) -> Sampling:
@@ -150,35 +144,37 @@ def assemble_loaded(
             num_vocab=loaded.num_vocab,
         )
 
-    loop = EngineLoop(
+    prefix = cache.prefix if cache else None
+    keeper = Keeper(batch, prefix)
+    scheduler = Scheduler(Limits(num_rows, config.max_waiting, chunk))
+    intake = Intake(
         batch,
-        Keeper(batch, cache.prefix if cache else None),
-        Scheduler(Limits(config.max_active, config.max_waiting, chunk)),
-        inbox=inbox,
+        keeper,
+        scheduler,
+        Flights(cache.keeping(config, chunk) if cache else None),
         make_sampling=sampling,
-        emit=emit,
         gauge=gauge,
         prefill_chunk=chunk,
         num_vocab=loaded.num_vocab,
         clock=time.monotonic,
     )
-    return Assembly(
-        inbox,
-        loop,
-        batch,
-        cache.prefix if cache else None,
-        cache.tiers.disk if cache else None,
+    loop = EngineLoop(
+        batch, keeper, scheduler, intake, inbox=inbox, emit=emit, gauge=gauge, clock=time.monotonic
     )
+    return Assembly(inbox, loop, batch, prefix, cache.tiers.disk if cache else None)
 
 
 def _build_cache(
-    config: EngineConfig, loaded: LoadedModel, identity: str, inbox: Inbox
+    config: EngineConfig, caches: Sequence[Any], identity: str, inbox: Inbox, why_solo: str | None
 ) -> tuple[_Cache | None, str]:
     """The cache and a note for people; None with the reason where the model has none."""
+    if why_solo is not None:
+        _log.warning("serving %s one request at a time, uncached: %s", config.model_id, why_solo)
+        return None, f"off, one request at a time: {why_solo}"
     if not config.cache_enabled:
         return None, "off by setting"
     try:
-        codec = Codec.from_caches(probe_caches(loaded.model))
+        codec = Codec.from_caches(caches)
     except UncacheableError as error:
         _log.warning("serving %s without a prefix cache: %s", config.model_id, error)
         return None, f"off: {error}"
@@ -186,17 +182,28 @@ def _build_cache(
     root = compute_root_hash(identity, layout)
     disk, note = _open_disk(config, root, identity, layout, inbox)
     budget = auto_tier_bytes() if config.memory_bytes is None else config.memory_bytes
-    for_snapshots = budget // _SNAPSHOT_SHARE if codec.has_states else 0
+    if disk is None and not budget:
+        return None, f"off: memory tier 0, {note}"
+    for_snapshots = budget // (_SNAPSHOT_SHARE if codec.has_blocks else 1)
+    if not codec.has_states:
+        for_snapshots = 0
     if codec.has_states and not note:
         note = f"snapshots every {config.snapshot_interval} tokens"
     tiers = Tiers(
         root=root,
         codec=codec,
         memory=MemoryTier(budget - for_snapshots, BlockHash(root)),
-        writeback=WriteBack(codec, disk, delay_s=config.write_delay_s, drain_s=config.drain_s),
+        writeback=WriteBack(
+            codec,
+            disk,
+            delay_s=config.write_delay_s,
+            drain_s=config.drain_s,
+            is_through=not budget,
+        ),
         disk=disk,
         block_size=config.block_size,
         snapshots=Snapshots(for_snapshots),
+        cost=LoadCost(LoadMode(config.load)),
     )
     prefix = PrefixCache(tiers, clock=time.monotonic, snapshot_interval=config.snapshot_interval)
     return _Cache(prefix, tiers), note
@@ -209,6 +216,7 @@ def _open_disk(
     if config.disk_bytes == 0 or not config.cache_dir:
         return None, "disk tier off by setting"
     directory, fs = Path(config.cache_dir), RealFileSystem()
+    describe = {"model": config.model_id, "fingerprint": identity, "layout": dict(layout)}
     try:
         max_bytes = config.disk_bytes
         if max_bytes is None:
@@ -223,10 +231,12 @@ def _open_disk(
             budget=budget,
             clock=time.time,
             max_daily_bytes=config.daily_bytes,
-            describe={"model": config.model_id, "fingerprint": identity, "layout": dict(layout)},
+            is_read_once=config.memory_bytes != 0,
+            describe=describe,
         )
         store.index()
+        warn_of_others(directory, fs, root, describe)
     except (StoreError, OSError) as error:
         _log.warning("the disk tier is off: %s", error)
         return None, f"disk tier off: {error}"
-    return DiskTier(store, budget, inbox.post, max_queued_bytes=_MAX_QUEUED_BYTES), ""
+    return DiskTier(store, budget, inbox.post, max_queued_bytes=QueueLimit(time.monotonic)), ""

@@ -24,6 +24,7 @@ class EngineConfig:
     state_bytes: int | None = None
     daily_bytes: int | None = None
     min_free_bytes: int = 10 * 10**9
+    load: str = "auto"
     write_delay_s: float = 2.0
     drain_s: float = 10.0
     log_level: str = "info"

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from omlx.cache.policy import StorePolicy
 from omlx.engine.request import (
     Admitted,
     CacheCounters,
@@ -21,12 +22,15 @@ from omlx.engine.request import (
     Finished,
     FinishReason,
     Prefilled,
+    RequestClass,
     RequestStats,
     SamplingParams,
+    SnapshotUsage,
     Started,
     TierUsage,
     Token,
     Trail,
+    WriteUsage,
 )
 
 _LENGTH = struct.Struct("<I")
@@ -77,6 +81,9 @@ def request_from(frame: Frame) -> EngineRequest:
         max_tokens=r["max_tokens"],
         sampling=SamplingParams(**r["sampling"]),
         stop=tuple(tuple(s) for s in r["stop"]),
+        head=r["head"],
+        store=StorePolicy(r["store"]),
+        request_class=RequestClass(r["request_class"]),
     )
 
 
@@ -119,6 +126,10 @@ def snapshot_from(fields: Frame) -> EngineSnapshot:
     parts: Frame = {
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
+        "snapshots": SnapshotUsage(
+            **{tier: TierUsage(**usage) for tier, usage in fields["snapshots"].items()}
+        ),
+        "writes": WriteUsage(**fields["writes"]),
         "counters": CacheCounters(**fields["counters"]),
     }
     return EngineSnapshot(**{**fields, **parts})

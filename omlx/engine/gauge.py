@@ -4,19 +4,22 @@ Knows nothing about who reads them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from omlx.engine.request import CacheCounters, EngineSnapshot, TierUsage
+from omlx.engine.request import CacheFigures, EngineSnapshot
 from omlx.engine.scheduler import Scheduler, Stage
 
 _INTERVAL_S = 0.5
 _SMOOTHING = 0.3  # weight of the newest rate
 
-CacheFigures = Callable[[], tuple[TierUsage, TierUsage, CacheCounters]]
+
+def no_prefills(num_tokens: int, seconds: float) -> None:
+    """What a model without a cache makes of its prefill rate."""
 
 
-def no_cache() -> tuple[TierUsage, TierUsage, CacheCounters]:
+def no_cache() -> CacheFigures:
     """The figures of a model without a cache."""
-    return TierUsage(), TierUsage(), CacheCounters()
+    return CacheFigures()
 
 
 class Gauge:
@@ -26,11 +29,14 @@ class Gauge:
         self,
         publish: Callable[[EngineSnapshot], None],
         *,
-        cache_figures: CacheFigures,
+        cache_figures: Callable[[], CacheFigures],
         cache_note: str,
         clock: Callable[[], float],
+        prefilled: Callable[[int, float], None] = no_prefills,
     ) -> None:
+        """`prefilled` gets the tokens and the seconds of each step that prefills."""
         self._publish = publish
+        self._prefilled = prefilled
         self._cache_figures = cache_figures
         self._cache_note = cache_note
         self._clock = clock
@@ -51,6 +57,7 @@ class Gauge:
         if seconds <= 0:
             return
         if prefilled:
+            self._prefilled(prefilled, seconds)
             self._prefill_rate = _smooth(self._prefill_rate, prefilled / seconds)
         elif decoded:
             self._decode_rate = _smooth(self._decode_rate, decoded / seconds)
@@ -69,7 +76,7 @@ class Gauge:
         if now < self._next_at:
             return
         self._next_at = now + _INTERVAL_S
-        memory, disk, counters = self._cache_figures()
+        cache = self._cache_figures()
         self._publish(
             EngineSnapshot(
                 waiting=scheduler.count(Stage.WAITING),
@@ -82,21 +89,15 @@ class Gauge:
                 decode_tokens_per_s=self._decode_rate,
                 prefill_tokens_per_s=self._prefill_rate,
                 cache_note=self._cache_note,
-                memory=memory,
-                disk=disk,
-                counters=CacheCounters(
+                memory=cache.memory,
+                disk=cache.disk,
+                snapshots=cache.snapshots,
+                writes=cache.writes,
+                counters=replace(
+                    cache.counters,
                     prompt_tokens=self._prompt,
                     cached_memory_tokens=self._from_memory,
                     cached_disk_tokens=self._from_disk,
-                    blocks_stored=counters.blocks_stored,
-                    blocks_written=counters.blocks_written,
-                    bytes_written=counters.bytes_written,
-                    blocks_read=counters.blocks_read,
-                    bytes_read=counters.bytes_read,
-                    evicted_memory=counters.evicted_memory,
-                    evicted_disk=counters.evicted_disk,
-                    dropped_writes=counters.dropped_writes,
-                    bad=counters.bad,
                 ),
             )
         )

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 from omlx.cache.block import Chain
 from omlx.cache.hashing import token_array
 from omlx.cache.lookup import Hit
+from omlx.cache.policy import StorePolicy
 from omlx.cache.prefix import PrefixCache
 from omlx.engine.row import Row
+
+_LEAST_HEAD = 64  # tokens; fewer are computed sooner than a snapshot is read
 
 
 class SlicedBatch(Protocol):
@@ -38,7 +41,11 @@ class Keeper:
     def restore(self, row: Row) -> list[Any] | None:
         """Layer caches of what was found for a row, and let go of its payloads."""
         hit = row.hit
-        if self._prefix is None or hit is None or not hit.num_tokens:
+        if self._prefix is None or hit is None:
+            return None
+        hit.chain.head = self.head_of(row)
+        self._prefix.claim(hit.chain)
+        if not hit.num_tokens:
             return None
         caches = self._prefix.restore(hit)
         row.forget_parts()
@@ -49,13 +56,25 @@ class Keeper:
     ) -> None:
         """Store the blocks that a row has completed, and at an end the tail as well.
 
-        `final` are the layer caches of a row that has left the batch.
+        `final` are the layer caches of a row that has left the batch. The tail of one that goes
+        on is held.
         """
+        self._keep(row, num_cached, is_end=is_end, final=final, goes_on=final is None)
+
+    def _keep(
+        self,
+        row: Row,
+        num_cached: int,
+        *,
+        is_end: bool,
+        final: list[Any] | None,
+        goes_on: bool,
+    ) -> None:
         prefix, chain = self._prefix, row.chain
-        if prefix is None or chain is None:
+        if prefix is None or chain is None or chain.policy is StorePolicy.OFF:
             return
         has_new_blocks = num_cached // prefix.block_size > len(chain.names)
-        has_snapshot = prefix.wants_snapshot(chain, num_cached, is_end=is_end)
+        has_snapshot = prefix.states.wants(chain, num_cached, is_end=is_end)
         if not (is_end or has_new_blocks or has_snapshot):
             return
         if num_cached > len(chain.tokens):  # a prompt's array is there from its look-up
@@ -70,18 +89,37 @@ class Keeper:
             prefix.store(chain, caches, stretch[1] - stretch[0])
         tail = prefix.missing_tail(chain, num_cached) if is_end else None
         if tail is not None:
-            prefix.store_tail(chain, caches, tail[1] - tail[0])
+            prefix.store_tail(chain, caches, tail[1] - tail[0], is_held=goes_on)
         if has_snapshot:
-            prefix.store_snapshot(chain, caches, num_cached)
+            prefix.states.store(chain, caches, num_cached)
 
     def keep_aborted(self, row: Row) -> None:
         """Store what an aborted row in the batch has computed, on disk at once."""
         num_cached = self._batch.num_cached(row.id)
         if num_cached and self._prefix is not None and row.chain is not None:
-            self.keep(row, num_cached, is_end=True)
+            self._keep(row, num_cached, is_end=True, final=None, goes_on=False)
             self._prefix.hurry(row.chain)
+
+    def release(self, row: Row) -> None:
+        """A row is over, or begins anew: what was held of it may be written."""
+        if self._prefix is not None and row.chain is not None:
+            self._prefix.release(row.chain)
+
+    def head_of(self, row: Row) -> int:
+        """Where the prefill of a row has to stop for a snapshot; 0 for nowhere."""
+        has_states = self._prefix is not None and self._prefix.has_states
+        is_worth_it = row.request.head >= _LEAST_HEAD
+        return row.request.head if has_states and is_worth_it else 0
 
     def tick(self, *, is_busy: bool) -> float | None:
         """Upkeep between two steps, `is_busy` while the batch has rows; seconds until there is more
         to do, None for never."""
         return None if self._prefix is None else self._prefix.tick(is_busy=is_busy)
+
+    def drop(self, row: Row) -> bool:
+        """Remove what fed a row, and what it has stored, from every tier; False without a cache."""
+        if self._prefix is None or row.chain is None:
+            return False
+        row.chain.tokens = token_array(row.all_tokens())
+        self._prefix.drop(row.chain)
+        return True

@@ -3,11 +3,17 @@
 Knows nothing about what the memory is used for.
 """
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import psutil
 
 _TIER_MAX_BYTES = 16 * 10**9
 _TIER_SHARE = 4  # the memory tier gets one part in so many of the ceiling
+_KEPT_SHARE = 16  # freed buffers may take one part in so many of the ceiling
+_QUEUE_SHARE = 8  # writes in flight get one part in so many of what is free
+_QUEUE_MAX_BYTES = 4 << 30
+_QUEUE_LOOK_S = 5.0
 
 
 def ceiling_bytes() -> int:
@@ -24,6 +30,42 @@ def auto_tier_bytes() -> int:
     return min(ceiling_bytes() // _TIER_SHARE, _TIER_MAX_BYTES)
 
 
+def kept_bytes() -> int:
+    """How many bytes of freed buffers are kept for reuse."""
+    return ceiling_bytes() // _KEPT_SHARE
+
+
+def keep_buffers() -> None:
+    """Have mlx keep so many on a CPU as well, where it keeps few of its own accord: memory that the
+    system has to find anew takes longer than to fill it from an SSD."""
+    if mx.default_device().type == mx.DeviceType.cpu:
+        mx.set_cache_limit(kept_bytes())
+
+
 def auto_prefill_chunk() -> int:
     """The default number of tokens of one prefill step: a CPU must not hold others up for long."""
     return 2048 if mx.default_device().type == mx.DeviceType.gpu else 256
+
+
+def _available_bytes() -> int:
+    return psutil.virtual_memory().available
+
+
+class QueueLimit:
+    """How many bytes of writes may be in flight: a share of the free memory, looked at at times."""
+
+    def __init__(
+        self, clock: Callable[[], float], available: Callable[[], int] = _available_bytes
+    ) -> None:
+        self._clock = clock
+        self._available = available
+        self._looked_at: float | None = None
+        self._bytes = 0
+
+    def __call__(self) -> int:
+        """The limit of this moment; what is over stays in memory until there is room."""
+        now = self._clock()
+        if self._looked_at is None or now - self._looked_at >= _QUEUE_LOOK_S:
+            self._looked_at = now
+            self._bytes = min(self._available() // _QUEUE_SHARE, _QUEUE_MAX_BYTES)
+        return self._bytes

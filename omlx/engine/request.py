@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from omlx.cache.policy import StorePolicy
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -23,15 +25,29 @@ class SamplingParams:
     seed: int | None = None
 
 
+class RequestClass(Enum):
+    """What waits for an answer: a person, or a program that has time."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it."""
+    """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it.
+
+    Its first `head` tokens are what other conversations share: system and tools; 0 is not known.
+    `store` says where its blocks may go.
+    """
 
     id: str
     tokens: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[tuple[int, ...], ...] = ()
+    head: int = 0
+    store: StorePolicy = StorePolicy.ALL
+    request_class: RequestClass = RequestClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,8 @@ class Trail:
     """Where a prompt leaves what is stored: its first `shared` tokens are.
 
     Names are hexadecimal: `blocks` of the prompt's full blocks, `rest` of what follows them;
-    `nearest` of the stored block that goes on otherwise, None where nothing does.
+    `nearest` of the stored block that goes on otherwise, None where nothing does. A model with
+    recurrent layers `needs_snapshot`: it goes on from the last one before there.
     """
 
     root: str
@@ -85,6 +102,7 @@ class Trail:
     rest: str | None
     shared: int
     nearest: str | None
+    needs_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +186,31 @@ class TierUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteUsage:
+    """Bytes on their way to disk: dirty ones wait in memory, queued ones are being written; and
+    those written today (UTC), against the limit of a day where there is one."""
+
+    dirty_bytes: int = 0
+    queued_bytes: int = 0
+    max_queued_bytes: int = 0
+    today_bytes: int = 0
+    max_day_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotUsage:
+    """Snapshots of recurrent layers in both tiers, of which they are a part."""
+
+    memory: TierUsage = field(default_factory=TierUsage)
+    disk: TierUsage = field(default_factory=TierUsage)
+
+
+@dataclass(frozen=True, slots=True)
 class CacheCounters:
-    """Counts since the engine started; tokens are prompt tokens, `bad` is by reason."""
+    """Counts since the engine started; tokens are prompt tokens, `bad` and `dropped` by reason.
+
+    `dropped` are blocks that were not written, `dropped_writes` all of them.
+    """
 
     prompt_tokens: int = 0
     cached_memory_tokens: int = 0
@@ -183,6 +224,18 @@ class CacheCounters:
     evicted_disk: int = 0
     dropped_writes: int = 0
     bad: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFigures:
+    """What a cache holds and what happened in it."""
+
+    memory: TierUsage = field(default_factory=TierUsage)
+    disk: TierUsage = field(default_factory=TierUsage)
+    snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)
+    writes: WriteUsage = field(default_factory=WriteUsage)
+    counters: CacheCounters = field(default_factory=CacheCounters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +254,8 @@ class EngineSnapshot:
     cache_note: str = ""
     memory: TierUsage = field(default_factory=TierUsage)
     disk: TierUsage = field(default_factory=TierUsage)
+    snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)
+    writes: WriteUsage = field(default_factory=WriteUsage)
     counters: CacheCounters = field(default_factory=CacheCounters)
 
 

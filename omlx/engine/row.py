@@ -56,6 +56,7 @@ class Row:
         """The cache has answered."""
         self.hit = hit
         self.chain = hit.chain
+        self.chain.policy = self.request.store
         self.loaded_at = now
 
     def forget_parts(self) -> None:
@@ -114,4 +115,5 @@ class Row:
             rest=trail.rest.hex() if trail.rest is not None else None,
             shared=trail.shared,
             nearest=trail.nearest.hex() if trail.nearest is not None else None,
+            needs_snapshot=trail.needs_snapshot,
         )

@@ -1,10 +1,15 @@
 """Samplers and logits processors of one request, whose faults end that request alone.
 
 Knows nothing about batches or stop conditions. Engine thread only.
+
+Logits that are not finite are found on the device: the token sampled from them is NOT_FINITE. A
+step is launched before the tokens of the last one are read, and looking at logits from here would
+make the device wait.
 """
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +24,7 @@ _MIN_TEMPERATURE = 1e-4  # below it the draw is greedy, and 1 / temperature stay
 _MIN_TOP_P = 1e-6  # keeps the most probable token, as 0 must
 _MAX = 1e6  # of any other parameter
 _MIX = 0x9E3779B97F4A7C15  # odd constant of SplitMix64: spreads (seed, position) over 64 bits
+NOT_FINITE = -1  # no token, but an index that a model takes: it goes into the step that runs ahead
 
 Sampler = Callable[[mx.array], mx.array]
 Processor = Callable[[mx.array, mx.array], mx.array]
@@ -37,13 +43,36 @@ class Fault:
             self.message = f"sampling failed: {error}"
 
 
+class RawLogits:
+    """What the model said in the last two steps of a row, before the row's processors change it."""
+
+    def __init__(self) -> None:
+        self._steps: deque[mx.array] = deque(maxlen=2)
+
+    def see(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        """A processor that changes nothing."""
+        self._steps.append(mx.logsumexp(logits))  # computed if asked for; others write into logits
+        return logits
+
+    def were_finite(self) -> bool:
+        """Whether the older step could be sampled from: the one whose token is read only now that
+        the next step has been launched. Waits for the device."""
+        return bool(self._steps) and bool(mx.isfinite(self._steps[0]).item())
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the batch calls for one row."""
+    """What the batch calls for one row; `raw` is None for a row without processors."""
 
     sampler: Sampler
     processors: tuple[Processor, ...]
     fault: Fault
+    raw: RawLogits | None = None
+
+    def blame(self) -> None:
+        """A token was NOT_FINITE: it is a fault of the row if only its processors made it so."""
+        if self.raw is not None and self.raw.were_finite():
+            self.fault.record(ArithmeticError("no logit is finite after its penalties"))
 
 
 def problem(params: SamplingParams) -> str:
@@ -61,6 +90,21 @@ def problem(params: SamplingParams) -> str:
         if not low <= getattr(params, name) <= high:
             return f"{name} is out of range"
     return ""
+
+
+def _checked(logprobs: mx.array, tokens: mx.array) -> mx.array:
+    """The tokens as int32, NOT_FINITE where what was chosen has no finite log-probability.
+
+    NaN or infinity anywhere makes all log-probabilities NaN or infinite; -infinity at a token that
+    is not chosen is a mask. Every sampler gives int32, since rows are joined in one array.
+    """
+    chosen = mx.take_along_axis(logprobs, tokens[..., None], axis=-1).squeeze(-1)
+    return mx.where(mx.isfinite(chosen), tokens.astype(mx.int32), NOT_FINITE)
+
+
+def greedy(logprobs: mx.array) -> mx.array:
+    """The sampler of every greedy row."""
+    return _checked(logprobs, greedy_sampler(logprobs))
 
 
 def _key(seed: int, position: int) -> mx.array:
@@ -116,10 +160,10 @@ def _guard_sampler(sampler: Sampler, fault: Fault) -> Sampler:
     def sample(logprobs: mx.array) -> mx.array:
         if fault.message is None:
             try:
-                return sampler(logprobs)
+                return _checked(logprobs, sampler(logprobs))
             except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError) as error:
                 fault.record(error)
-        return greedy_sampler(logprobs)
+        return greedy(logprobs)
 
     return sample
 
@@ -147,7 +191,7 @@ def make_sampling(
     """What a row needs; `seed` is used where the request names none, `position` is how many tokens
     it has emitted before. Greedy rows share one sampler, so that a batch of them is one call."""
     fault = Fault()
-    sampler: Sampler = greedy_sampler
+    sampler: Sampler = greedy
     if params.temperature > 0:
         own = params.seed if params.seed is not None else seed
         raw = _random_sampler(params, seed=own, position=position, num_vocab=num_vocab)
@@ -161,4 +205,7 @@ def make_sampling(
         frequency_context_size=_PENALTY_WINDOW,
     )
     processors = tuple(_guard_processor(p, fault) for p in (*penalties, *extra))
-    return Sampling(sampler, processors, fault)
+    if not processors:
+        return Sampling(sampler, (), fault)
+    raw = RawLogits()
+    return Sampling(sampler, (raw.see, *processors), fault, raw)

@@ -50,10 +50,14 @@ class Scheduler:
         return self._limits.max_active - (len(self._stages) - len(self._waiting))
 
     def admit(self) -> list[str]:
-        """Requests that leave the queue now, to be looked up in the cache; they become LOADING."""
+        """Requests that leave the queue now, to be looked up in the cache; they become LOADING.
+
+        They stay so while they are held for what another computes.
+        """
         admitted: list[str] = []
         while self._waiting and self._free() > 0:
             request_id = self._waiting.popleft()
+            del self._stages[request_id]  # those in work are in order of admission
             self._stages[request_id] = Stage.LOADING
             admitted.append(request_id)
         return admitted
@@ -66,13 +70,16 @@ class Scheduler:
     def start_prefills(self) -> list[str]:
         """Ready requests to insert into the batch now; they become PREFILLING.
 
-        In order of arrival: the first one, and as many more as share one chunk with it.
+        In order of admission: the first one, and as many more as share one chunk with it.
         """
         if Stage.PREFILLING in self._stages.values():
             return []
         chosen: list[str] = []
         room = self._limits.prefill_chunk
-        for request_id, num_uncached in self._ready.items():
+        for request_id in self._stages:
+            num_uncached = self._ready.get(request_id)
+            if num_uncached is None:
+                continue
             if chosen and num_uncached > room:
                 break
             room -= num_uncached

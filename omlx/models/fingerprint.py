@@ -5,7 +5,9 @@ Knows nothing about mlx, and reads a sample of the weights only, so that it take
 
 import hashlib
 import json
+import logging
 import os
+import secrets
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,16 @@ _FORMAT = b"omlx model fingerprint 1"
 _WINDOW_BYTES = 4096
 _MAX_HEADER_BYTES = 256 * 2**20
 _ADAPTER_CONFIG = "adapter_config.json"
+_log = logging.getLogger("omlx.models")
+
+
+def identify(path: Path, *, mlx_lm_version: str) -> str:
+    """The fingerprint; where it can't be taken one of its own, so that nothing is shared."""
+    try:
+        return fingerprint(path, mlx_lm_version=mlx_lm_version)
+    except ModelError as error:
+        _log.warning("what is cached of the model is for this run only: %s", error)
+        return secrets.token_hex(32)
 
 
 def fingerprint(path: Path, *, mlx_lm_version: str) -> str:

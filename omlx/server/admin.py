@@ -14,19 +14,23 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "finished_requests", "failed_requests", "generated_tokens": int,
                  "tokens_per_s": {"prefill", "decode": float},
                  "memory": {"blocks", "bytes", "budget_bytes": int}, "disk": the same,
+                 "snapshots": {"memory", "disk": the same},
+                 "writes": {"dirty_bytes", "queued_bytes", "max_queued_bytes", "today_bytes": int,
+                            "max_day_bytes": int | null},
                  "counters": {"prompt_tokens", "cached_memory_tokens", "cached_disk_tokens",
                               "blocks_stored", "blocks_written", "bytes_written", "blocks_read",
                               "bytes_read", "evicted_memory", "evicted_disk", "dropped_writes":
-                              int, "bad": {reason: int}}}],
+                              int, "bad": {reason: int}, "dropped": {reason: int}}}],
      "recent": [{"id": str, "time": float, "model", "client", "outcome": str, "prompt_tokens",
                  "cached_memory", "cached_disk", "uncached", "generated": int,
                  "ttft_s": float | null, "miss": "none" | "cold" | "diverged" | "evicted" |
-                 "uncacheable" | "disabled", "part": str | null}]}
+                 "snapshot" | "uncacheable" | "disabled", "part": str | null}]}
 
 "requests" count since the server started; "ttft_s" is of the last thousand or so. A turn is a
 request that left the queue; "uncached_mean" is prompt tokens computed per turn. "recent" are the
 last 20 requests that are over, the newest first, without any text; "part" is where a prompt left
-what was stored.
+what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are bytes
+on their way to disk, and those of today (UTC) against the limit of a day.
 """
 
 from collections.abc import Iterable, Sequence
@@ -116,5 +120,7 @@ def _model(model: ModelView) -> dict[str, object]:
         },
         "memory": asdict(figures.memory),
         "disk": asdict(figures.disk),
+        "snapshots": asdict(figures.snapshots),
+        "writes": asdict(figures.writes),
         "counters": asdict(figures.counters),
     }

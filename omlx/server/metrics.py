@@ -173,6 +173,8 @@ class _EngineCollector(Collector):
         yield state
         yield from _rows(engines)
         yield from _tiers(engines)
+        yield from _snapshots(engines)
+        yield from _writes(engines)
         yield from _cache_counters(engines)
 
 
@@ -209,6 +211,42 @@ def _tiers(engines: Iterable[EngineView]) -> Iterator[Metric]:
     yield from (blocks, held, budget)
 
 
+def _snapshots(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    labels = ["model", "tier"]
+    number = GaugeMetricFamily("omlx_cache_snapshots", "Snapshots held", labels=labels)
+    held = GaugeMetricFamily("omlx_cache_snapshot_bytes", "Bytes of snapshots", labels=labels)
+    budget = GaugeMetricFamily(
+        "omlx_cache_snapshot_budget_bytes", "Bytes of snapshots allowed", labels=labels
+    )
+    for engine in engines:
+        figures = engine.snapshot.snapshots
+        for tier, usage in (("memory", figures.memory), ("disk", figures.disk)):
+            number.add_metric([engine.model_id, tier], usage.blocks)
+            held.add_metric([engine.model_id, tier], usage.bytes)
+            budget.add_metric([engine.model_id, tier], usage.budget_bytes)
+    yield from (number, held, budget)
+
+
+def _writes(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    def gauge(name: str, help_text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"omlx_cache_{name}_bytes", help_text, labels=["model"])
+
+    dirty = gauge("dirty", "Bytes in memory that are still to be written")
+    queued = gauge("write_queue", "Bytes that are being written or wait for it")
+    room = gauge("write_queue_max", "Most bytes in the write queue, by the free memory")
+    today = gauge("written_today", "Bytes written since midnight UTC")
+    limit = gauge("max_write_per_day", "Most bytes written in a day, where there is a limit")
+    for engine in engines:
+        labels, writes = [engine.model_id], engine.snapshot.writes
+        dirty.add_metric(labels, writes.dirty_bytes)
+        queued.add_metric(labels, writes.queued_bytes)
+        room.add_metric(labels, writes.max_queued_bytes)
+        today.add_metric(labels, writes.today_bytes)
+        if writes.max_day_bytes is not None:
+            limit.add_metric(labels, writes.max_day_bytes)
+    yield from (dirty, queued, room, today, limit)
+
+
 def _cache_counters(engines: Iterable[EngineView]) -> Iterator[Metric]:
     events = CounterMetricFamily(
         "omlx_cache_events", "What happened to blocks", labels=["model", "event"]
@@ -218,6 +256,9 @@ def _cache_counters(engines: Iterable[EngineView]) -> Iterator[Metric]:
     )
     bad = CounterMetricFamily(
         "omlx_cache_bad_files", "Files dropped, by reason", labels=["model", "reason"]
+    )
+    dropped = CounterMetricFamily(
+        "omlx_cache_dropped_writes", "Blocks not written, by reason", labels=["model", "reason"]
     )
     for engine in engines:
         model, counters = engine.model_id, engine.snapshot.counters
@@ -234,4 +275,6 @@ def _cache_counters(engines: Iterable[EngineView]) -> Iterator[Metric]:
         moved.add_metric([model, "read"], counters.bytes_read)
         for reason, count in sorted(counters.bad.items()):
             bad.add_metric([model, reason], count)
-    yield from (events, moved, bad)
+        for reason, count in sorted(counters.dropped.items()):
+            dropped.add_metric([model, reason], count)
+    yield from (events, moved, bad, dropped)

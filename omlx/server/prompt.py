@@ -9,15 +9,17 @@ from itertools import groupby
 from operator import itemgetter
 from typing import cast
 
-from omlx.engine.request import SamplingParams
+from omlx.cache.policy import StorePolicy
+from omlx.engine.request import RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.locate import ModelEntry, resolve
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.errors import ApiError, bad_field, overflow, unknown_model
 from omlx.server.generation import Dialect, Generation, Wishes
+from omlx.server.handling import Handling
 from omlx.settings.schema import Sampling
-from omlx.storage.entry import Span
+from omlx.storage.entry import PartKind, Span
 
 # The budget of an answer by a model whose files don't say how much it can see.
 _UNKNOWN_WINDOW_BUDGET = 32768
@@ -27,7 +29,10 @@ _SMALLEST_TOP_P = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that an engine can take, with what is needed to write its answer."""
+    """A request that an engine can take, with what is needed to write its answer.
+
+    The first `head` tokens are system and tools; 0 where there are none, or they don't come first.
+    """
 
     generation: Generation
     model_id: str
@@ -37,6 +42,9 @@ class Prepared:
     sampling: SamplingParams
     spans: tuple[Span, ...] = ()
     prompt: str | None = None  # where the journal keeps texts
+    head: int = 0
+    store: StorePolicy = StorePolicy.ALL
+    request_class: RequestClass = RequestClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,11 @@ class Encoded:
     spans: tuple[Span, ...]
 
 
-def prepare(context: ServerContext, dialect: Dialect, body: bytes) -> Prepared:
+def prepare(
+    context: ServerContext, dialect: Dialect, body: bytes, wanted: Handling | None = None
+) -> Prepared:
     """A body as a request to an engine; ApiError says what is wrong with it."""
+    wanted = wanted or Handling()
     generation = dialect.decode(body)
     entry = find_model(context, generation.model)
     settings = context.model_settings(entry.id)
@@ -67,7 +78,20 @@ def prepare(context: ServerContext, dialect: Dialect, body: bytes) -> Prepared:
         _sampling(generation.wishes, settings.sampling),
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
+        head=head_of(encoded.spans),
+        store=wanted.policy(settings.cache.store),
+        request_class=wanted.request_class,
     )
+
+
+def head_of(spans: Sequence[Span]) -> int:
+    """Where the system and the tools end, as far as they come before all messages."""
+    head = 0
+    for span in spans:
+        if span.part.kind is PartKind.MESSAGE:
+            break
+        head = span.end
+    return head
 
 
 def encode(text: ModelText, generation: Generation) -> Encoded:

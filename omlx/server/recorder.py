@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
+from omlx.engine.request import Trail
 from omlx.server.session import Caller, Course
 from omlx.storage.entry import JournalEntry, MissReason, PartKind
 from omlx.storage.journal import Journal
@@ -104,6 +105,7 @@ class Recorder:
             shared=trail.shared if trail else 0,
             computed=course.usage.cached + course.prefilled,
             nearest=trail.nearest if trail else None,
+            snapshot=course.usage.cached if trail and trail.needs_snapshot else None,
             spans=course.spans,
             text=course.prompt,
         )
@@ -118,6 +120,15 @@ def miss_reason(course: Course, *, has_cache: bool) -> MissReason:
     trail = course.trail
     if trail is None:
         return MissReason.UNCACHEABLE
+    reason = _by_trail(course, trail)
+    last = course.prompt_tokens - 1
+    num_again = min(trail.shared, last) - course.usage.cached
+    if trail.needs_snapshot and reason is not MissReason.COLD and num_again > last - trail.shared:
+        return MissReason.SNAPSHOT  # it costs more than what was not stored at all
+    return reason
+
+
+def _by_trail(course: Course, trail: Trail) -> MissReason:
     if trail.shared >= course.prompt_tokens - 1:
         return MissReason.NONE
     if trail.shared <= _first_token(course):

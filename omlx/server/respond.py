@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from omlx.server.errors import ApiError, internal, log_level, unavailable
 from omlx.server.generation import Began, Dialect, Ended, Piece, Reply, Text
+from omlx.server.handling import handling
 from omlx.server.recorder import caller
 from omlx.server.service import Service
 from omlx.server.session import Session
@@ -51,7 +52,8 @@ class Responder:
             max_bytes=context.settings.server.max_body,
             timeout_s=context.timing.body_s,
         )
-        prepared = await service.prepare(dialect, body)
+        headers = headers_of(request)
+        prepared = await service.prepare(dialect, body, handling(headers))
         generation = prepared.generation
         reply = dialect.reply(
             identity,
@@ -59,9 +61,7 @@ class Responder:
             int(context.wall()),
             wants_usage=generation.wants_usage,
         )
-        session = service.open(
-            prepared, identity, arrived, caller(headers_of(request), dialect.flavor.value)
-        )
+        session = service.open(prepared, identity, arrived, caller(headers, dialect.flavor.value))
         if not generation.is_stream:
             with session:
                 return await _collect(session, reply)

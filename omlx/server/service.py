@@ -15,6 +15,7 @@ from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
 from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
+from omlx.server.handling import Handling
 from omlx.server.hub import Hub
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, prepare
@@ -42,15 +43,17 @@ class Service:
             context.journal,
             clock=context.clock,
             wall=context.wall,
-            has_cache=context.settings.cache.enabled,
+            has_cache=context.settings.cache.is_on,
         )
         scheduler = context.settings.scheduler
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
-    async def prepare(self, dialect: Dialect, body: bytes) -> Prepared:
+    async def prepare(self, dialect: Dialect, body: bytes, wanted: Handling) -> Prepared:
         """Do the text work of a request on the text thread; ApiError says what is wrong."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._text_thread, prepare, self.context, dialect, body)
+        return await loop.run_in_executor(
+            self._text_thread, prepare, self.context, dialect, body, wanted
+        )
 
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""

@@ -141,6 +141,9 @@ class Session:
             max_tokens=prepared.max_tokens,
             sampling=prepared.sampling,
             stop=tuple((token,) for token in sorted(prepared.text.eos_ids)),
+            head=prepared.head,
+            store=prepared.store,
+            request_class=prepared.request_class,
         )
         self.course.was_ready = self._engine.state() is EngineState.READY
         self.course.submitted = self._clock()

@@ -5,7 +5,7 @@ Knows nothing about what a setting does; problems of all layers are reported at 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from omlx.settings.layers import (
     suggest,
 )
 from omlx.settings.leaf import leaves, with_values
-from omlx.settings.schema import Sampling, Settings
+from omlx.settings.schema import Cache, Sampling, Settings
 from omlx.settings.shipped import family_layers, folder_layer, generation_layer, matching
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -40,13 +40,14 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds for one model: sampling that a request doesn't name, and its window."""
+    """What holds for one model; of `cache` only what may differ by model."""
 
     sampling: Sampling
     context_window: int | None
     origins: Mapping[str, Origin]
     shadowed: Mapping[str, tuple[Shadowed, ...]]
     warnings: tuple[str, ...] = ()
+    cache: Cache = field(default_factory=Cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Resolved:
             chosen.origins,
             chosen.shadowed,
             tuple(warning for layer in layers for warning in layer.warnings),
+            settings.cache,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:

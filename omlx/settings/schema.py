@@ -113,6 +113,34 @@ class Cache:
             unit=Unit.SIZE,
         ),
     ] = "auto"
+    store: Annotated[
+        str,
+        Option(
+            "Where the blocks of requests that say nothing go: all tiers, memory only, or off for "
+            "none, while look-ups go on.",
+            flag="--cache-store",
+            choices=("all", "memory", "off"),
+            per_model=True,
+        ),
+    ] = "all"
+    load: Annotated[
+        str,
+        Option(
+            "Whether prefixes are loaded from disk: auto loads what takes longer to compute again, "
+            "never only writes.",
+            flag="--cache-load",
+            choices=("auto", "always", "never"),
+        ),
+    ] = "auto"
+    snapshot_interval: Annotated[
+        int,
+        Option(
+            "Tokens between two snapshots that a model with recurrent layers takes in a prompt.",
+            flag="--cache-snapshot-interval",
+            low=256,
+            high=10**6,
+        ),
+    ] = 4096
     snapshot_max_size: Annotated[
         int | Auto,
         Option(
@@ -146,6 +174,11 @@ class Cache:
             high=86400,
         ),
     ] = 2.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything can be kept at all."""
+        return self.enabled and bool(self.memory_size or self.max_size)
 
 
 @dataclass(frozen=True, slots=True)

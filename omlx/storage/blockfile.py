@@ -87,6 +87,11 @@ def _opened(fs: FileSystem, path: Path) -> Generator[tuple[int, int], None, None
             fs.close(fd)
 
 
+def _bypass_cache(fs: FileSystem, fd: int) -> None:
+    with suppress(OSError):  # it is only a wish
+        fs.bypass_cache(fd)
+
+
 def _read_header(fs: FileSystem, fd: int, size: int) -> Header:
     data = bytearray(min(size, _FIRST_READ_BYTES))
     got = read_into(fs, fd, [memoryview(data)], offset=0)
@@ -108,16 +113,20 @@ def _verify(section: StoredSection, data: memoryview | bytearray) -> None:
 _Part = tuple[StoredSection, memoryview]
 
 
-def read_block(fs: FileSystem, path: Path, wanted: Wanted, sections: Sections) -> int:
+def read_block(
+    fs: FileSystem, path: Path, wanted: Wanted, sections: Sections, *, is_once: bool = False
+) -> int:
     """Fill the buffers of `sections`, some or all of a file's, and verify them; OSError, BadBlock.
 
     Header and tokens are always read and verified. Mutates the buffers, also where it fails.
-    Returns the number of bytes read.
+    Returns the number of bytes read. `is_once` says that they will not be read again soon.
     """
     for spec, buffer in sections:
         assert spec.nbytes == buffer.nbytes and not buffer.readonly, spec
     tokens = bytearray(len(wanted.tokens))
     with _opened(fs, path) as (fd, size):
+        if is_once:
+            _bypass_cache(fs, fd)
         header = _read_header(fs, fd, size)
         if header.root != wanted.root or header.key != wanted.key:
             raise BadBlock(BadReason.FOREIGN, "another block's content")
@@ -180,6 +189,7 @@ def verify_block(fs: FileSystem, path: Path, name: BlockName, root16: str) -> in
     Returns the number of bytes read.
     """
     with _opened(fs, path) as (fd, size):
+        _bypass_cache(fs, fd)
         header = _read_header(fs, fd, size)
         if block_name(header.key) != name or header.root.hex()[:16] != root16:
             raise BadBlock(BadReason.FOREIGN, "another block's content")

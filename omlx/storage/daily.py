@@ -63,6 +63,11 @@ class DailyWrites:
             self._begin_day()
             return self._num_bytes
 
+    def look(self) -> None:
+        """Take over what was written today before. Reads the file."""
+        with self._lock:
+            self._load()
+
     def is_allowed(self, num_bytes: int) -> bool:
         """Whether so many more bytes keep the limit. Reads the file."""
         if self.max_bytes is None:

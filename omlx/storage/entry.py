@@ -52,6 +52,7 @@ class MissReason(Enum):
     COLD = "cold"  # nothing like it is stored
     DIVERGED = "diverged"  # a stored sequence goes on otherwise
     EVICTED = "evicted"  # it was computed before, and is not kept any more
+    SNAPSHOT = "snapshot"  # it is kept, but the nearest snapshot of recurrent layers lies before
     UNCACHEABLE = "uncacheable"  # the model has layers that can't be kept
     DISABLED = "disabled"  # the cache is off by setting
 
@@ -89,7 +90,9 @@ class JournalEntry:
     `blocks` are the hexadecimal names of the prompt's full blocks, `rest` that of what follows
     them, as far as a cache may serve them. The first `shared` tokens were stored when it came,
     and `nearest` is the block that went on from there otherwise. `computed` counts the prompt
-    tokens whose state was there at the end. `text` is None unless the user wants it kept.
+    tokens whose state was there at the end. `snapshot` is the token after which the snapshot was
+    taken that a model with recurrent layers went on from, None for another model. `text` is None
+    unless the user wants it kept.
     """
 
     request_id: str
@@ -113,6 +116,7 @@ class JournalEntry:
     shared: int = 0
     computed: int = 0
     nearest: str | None = None
+    snapshot: int | None = None
     spans: tuple[Span, ...] = ()
     text: str | None = None
 
@@ -125,6 +129,13 @@ class JournalEntry:
     def uncached(self) -> int:
         """Prompt tokens that had to be computed."""
         return self.prompt_tokens - self.cached
+
+    @property
+    def snapshot_cost(self) -> int:
+        """Tokens that were stored, but computed again since they lie after the snapshot."""
+        if self.snapshot is None:
+            return 0
+        return max(0, min(self.shared, self.prompt_tokens - 1) - self.snapshot)
 
     def block_at(self, token_idx: int) -> str | None:
         """The name of the block, or of the rest, that holds a prompt token."""

@@ -90,6 +90,7 @@ def _entry(row: sqlite3.Row) -> JournalEntry:
         shared=row["shared"],
         computed=row["computed"],
         nearest=row["nearest"],
+        snapshot=row["snapshot"] if "snapshot" in row.keys() else None,  # noqa: SIM118
         spans=spans_from(row["spans"]),
         text=row["text"],
     )

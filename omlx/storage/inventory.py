@@ -43,6 +43,9 @@ class Inventory:
 
         True if bytes have come or gone of which nothing was known.
         """
+        if files and folder not in self._places_in and self._order is None:
+            self._add_folder(folder, files)
+            return True
         before = self.num_bytes, len(self._files)
         gone = self.places_in(folder) - kept - {file.place for file in files}
         for place in gone:
@@ -107,6 +110,18 @@ class Inventory:
             self.evictable_bytes += file.size
             if self._order is not None:
                 self._order.add(file)
+
+    def _add_folder(self, folder: str, files: Sequence[FoundFile]) -> None:
+        """Take in a folder of which nothing was known, as a start does with all of them."""
+        self._files.update((file.place, file) for file in files)
+        self._places_in[folder] = {file.place for file in files}
+        self.num_bytes += sum(file.size for file in files)
+        self.evictable_bytes += sum(file.size for file in files if file.kind in EVICTABLE)
+        states = [file.size for file in files if file.kind is FileKind.STATE]
+        self.num_states += len(states)
+        self.state_bytes += sum(states)
+        num_evictable = sum(file.kind in EVICTABLE for file in files)
+        self.num_blocks += num_evictable - len(states)
 
     def _count(self, file: FoundFile, number: int) -> None:
         if file.kind is FileKind.STATE:

@@ -36,6 +36,7 @@ MIGRATIONS = (
     CREATE INDEX requests_by_time ON requests (time);
     CREATE TABLE blocks (name INTEGER PRIMARY KEY, computed_at REAL NOT NULL);
     """,
+    "ALTER TABLE requests ADD COLUMN snapshot INTEGER;",
 )
 
 
@@ -191,7 +192,10 @@ def _drop_old_blocks(db: sqlite3.Connection) -> None:
 
 
 def _judged(db: sqlite3.Connection, entry: JournalEntry) -> JournalEntry:
-    """The entry; evicted, where an earlier request had computed what this one missed first."""
+    """The entry; evicted, where an earlier request had computed what this one missed first.
+
+    What a model without attention computes between two snapshots was never kept.
+    """
     name = entry.block_at(entry.shared)
     is_missing = entry.shared < entry.prompt_tokens - 1 and entry.miss in _JUDGED
     if name is None or not is_missing:
@@ -199,7 +203,8 @@ def _judged(db: sqlite3.Connection, entry: JournalEntry) -> JournalEntry:
     found = db.execute("SELECT computed_at FROM blocks WHERE name = ?", (_number(name),)).fetchone()
     if found is None or found[0] > entry.time:  # one that ran at the same time was no help
         return entry
-    return replace(entry, miss=MissReason.EVICTED)
+    is_between = entry.snapshot is not None and entry.snapshot == entry.shared
+    return replace(entry, miss=MissReason.SNAPSHOT if is_between else MissReason.EVICTED)
 
 
 def _number(name: str) -> int:
@@ -233,6 +238,7 @@ def _columns(entry: JournalEntry) -> dict[str, object]:
         "shared": entry.shared,
         "computed": entry.computed,
         "nearest": entry.nearest,
+        "snapshot": entry.snapshot,
         "spans": spans_text(entry.spans),
         # Half an emoji, which Python can hold and sqlite can't.
         "text": entry.text and entry.text.encode("utf-8", "replace").decode(),

@@ -103,10 +103,25 @@ class Peek:
         return tokens if header.key == key else None
 
     def children(self, parent: BlockHash) -> Sequence[Child]:
-        """The blocks and tails that continue a block, the newest first, each once."""
+        """The blocks and tails that continue a block, the newest first, each once.
+
+        Where there is only a state that was taken at the end of one, that is it.
+        """
         try:
             children, _ = self._children.of(parent)
         except OSError:
             return []
-        found = {child.key.name: child for child in reversed(children)}
-        return list(reversed(found.values()))
+        found: dict[BlockHash, Child] = {}
+        for child in children:
+            known = found.get(child.key.name)
+            if known is None or known.key.kind is BlockKind.STATE:
+                found[child.key.name] = child
+        return list(found.values())
+
+    def states(self, parents: Sequence[BlockHash]) -> Sequence[Child]:
+        """The states that were taken within or at the end of what continues any of `parents`."""
+        try:
+            children, _ = self._children.states_of(parents)
+        except OSError:
+            return []
+        return children

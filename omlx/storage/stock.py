@@ -5,7 +5,7 @@ Knows nothing about how much it may hold.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.storage.fs import FileSystem
@@ -114,7 +114,7 @@ class Stock:
             try:
                 mtime = self._fs.stat(self._directory / file.place).mtime
                 if mtime != file.mtime:  # touched, by us or another process
-                    self.inventory.add(replace(file, mtime=mtime))
+                    self.inventory.add(file._replace(mtime=mtime))
                     continue
                 self._fs.unlink(self._directory / file.place)
             except (FileNotFoundError, NotADirectoryError):

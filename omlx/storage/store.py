@@ -90,8 +90,11 @@ class BlockStore:
         describe: Mapping[str, object],
         timer: Callable[[], float] = time.perf_counter,
         max_daily_bytes: int | None = None,
+        is_read_once: bool = False,
     ) -> None:
+        """`is_read_once` says that whoever reads a block keeps it in memory."""
         self._directory = directory
+        self._is_read_once = is_read_once
         self._root = root
         self._fs = fs
         self._budget = budget
@@ -151,7 +154,8 @@ class BlockStore:
         started = self._timer()
         num_bytes = 0
         try:
-            num_bytes = read_block(self._fs, path, Wanted(self._root, key, tokens), sections)
+            wanted = Wanted(self._root, key, tokens)
+            num_bytes = read_block(self._fs, path, wanted, sections, is_once=self._is_read_once)
         except (BadBlock, OSError) as error:
             self._miss(path, error)
         with self._lock:
@@ -183,7 +187,9 @@ class BlockStore:
         self._unlink(block_path(self._directory, self._root, key))
 
     def index(self) -> Indexed:
-        """Look at all names and sizes in the directory and remove stale temporary files."""
+        """Look at all names and sizes in the directory and remove stale temporary files, and at
+        what was written today."""
+        self._daily.look()
         num_stale = 0
         try:
             num_stale = self._budget.rescan()

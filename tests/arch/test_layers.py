@@ -31,9 +31,9 @@ OWNERS = {
     "prometheus_client": ("omlx.server",),
     "xxhash": ("omlx.storage",),
     "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.cli"),
-    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.cache.codec",
+    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.cache.codec", "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
-            "omlx.engine.memory", "omlx.engine.engine"),
+            "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo"),
     "mlx_lm": ("omlx.models.load", "omlx.cache.codec", "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip

@@ -44,7 +44,8 @@ class _Row:
 
 class FakeBatch:
     """`failures` are numbers of steps that raise, `poison` are rows that a step dies of,
-    `faulty` are rows whose own sampling code raises at the next token."""
+    `faulty` are rows whose own sampling code raises at the next token, `broken` are rows for which
+    the model's next logits are not finite."""
 
     def __init__(self, *, chunk: int, num_vocab: int) -> None:
         self.chunk = chunk
@@ -55,6 +56,7 @@ class FakeBatch:
         self.failures: set[int] = set()
         self.poison: set[str] = set()
         self.faulty: set[str] = set()
+        self.broken: set[str] = set()
         self.inserted: list[RowInput] = []
         self.on_close: Callable[[], None] = lambda: None
         self._rows: dict[str, _Row] = {}
@@ -93,6 +95,9 @@ class FakeBatch:
         asked = row.asked
         if asked.row_id in self.faulty:
             asked.sampling.fault.record(ValueError("bad sampler"))
+        if asked.row_id in self.broken:
+            del self._rows[asked.row_id]
+            return RowToken(asked.row_id, -1, "fault", None, len(row.tokens) + 1)
         token = next_token(row.tokens, self.num_vocab)
         row.tokens.append(token)
         row.new.append(token)

@@ -10,11 +10,13 @@ from typing import Any
 
 from omlx.cache.block import Chain
 from omlx.cache.codec import Codec
+from omlx.cache.cost import LoadCost
 from omlx.cache.hashing import token_array
 from omlx.cache.io import DiskTier
-from omlx.cache.leaves import Payload
+from omlx.cache.leaves import Payload, StateLeaf
 from omlx.cache.lookup import Hit, Tiers
 from omlx.cache.memory import Entry, MemoryTier
+from omlx.cache.policy import StorePolicy
 from omlx.cache.prefix import PrefixCache
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
@@ -54,6 +56,9 @@ class Rig:
     delay_s: float = 2.0
     drain_s: float = 10.0
     block_size: int = BLOCK
+    states: Sequence[StateLeaf] = ()
+    window: int = 0  # how far a second layer sees, if there is one
+    cost: LoadCost = field(default_factory=LoadCost)
     clock: Clock = field(default_factory=Clock)
     inbox: list[Callable[[], None]] = field(default_factory=list)
 
@@ -74,9 +79,15 @@ class Rig:
         self.inbox.clear()
         self.readers, self.writer = ManualExecutor(), ManualExecutor()
         self.disk = self._disk(over) if self.has_disk else None
-        self.codec = codec = BreakableCodec(state.LEAVES)
+        self.codec = codec = BreakableCodec(state.leaves(self.window), self.states)
         self.memory = MemoryTier(self.memory_bytes, BlockHash(ROOT))
-        self.writeback = WriteBack(codec, self.disk, delay_s=self.delay_s, drain_s=self.drain_s)
+        self.writeback = WriteBack(
+            codec,
+            self.disk,
+            delay_s=self.delay_s,
+            drain_s=self.drain_s,
+            is_through=not self.memory_bytes,
+        )
         self.tiers = Tiers(
             ROOT,
             codec,
@@ -85,6 +96,7 @@ class Rig:
             self.disk,
             self.block_size,
             Snapshots(self.memory_bytes),
+            self.cost,
         )
         self.prefix = PrefixCache(self.tiers, clock=self.clock)
 
@@ -97,7 +109,7 @@ class Rig:
             store,
             budget,
             self.inbox.append,
-            max_queued_bytes=self.max_queued_bytes,
+            max_queued_bytes=lambda: self.max_queued_bytes,
             readers=self.readers,
             writer=self.writer,
         )
@@ -121,26 +133,38 @@ class Rig:
         self.settle()
         (hit,) = hits
         if hit.num_tokens:
-            assert state.holds(self.prefix.restore(hit), tokens[: hit.num_tokens])
+            caches = self.prefix.restore(hit)
+            assert state.holds(caches, tokens[: hit.num_tokens], self.window)
         assert sum(take for _, take in hit.parts) == hit.num_tokens < len(tokens)
         return hit
 
-    def compute(self, tokens: Sequence[int]) -> Hit:
+    def compute(self, tokens: Sequence[int], policy: StorePolicy = StorePolicy.ALL) -> Hit:
         """A row that looks up, prefills the rest and leaves its tail; what it found."""
         hit = self.look_up(tokens)
+        hit.chain.policy = policy
+        self.prefix.claim(hit.chain)
         self.keep(hit.chain, tokens)
         return hit
 
-    def keep(self, chain: Chain, tokens: Sequence[int], *, has_tail: bool = True) -> None:
-        """Store what is missing of a row whose state covers `tokens`."""
+    def keep(
+        self,
+        chain: Chain,
+        tokens: Sequence[int],
+        *,
+        has_tail: bool = True,
+        is_held: bool = False,
+    ) -> None:
+        """Store what is missing of a row whose state covers `tokens`; it goes on if it is held."""
         chain.tokens = token_array(tokens)
         stretch = self.prefix.missing(chain, len(tokens))
         if stretch is not None:
             start, end = stretch
-            self.prefix.store(chain, state.caches(tokens), end - start)
+            self.prefix.store(chain, state.caches(tokens, self.window), end - start)
         tail = self.prefix.missing_tail(chain, len(tokens)) if has_tail else None
         if tail is not None:
-            self.prefix.store_tail(chain, state.caches(tokens), tail[1] - tail[0])
+            num_tokens = tail[1] - tail[0]
+            caches = state.caches(tokens, self.window)
+            self.prefix.store_tail(chain, caches, num_tokens, is_held=is_held)
 
     def break_the_next_store(self) -> None:
         """The next time that a block is packed, the device has no memory left."""

@@ -26,6 +26,7 @@ class _Node:
 
 @dataclass
 class _Open:
+    path: Path
     node: _Node
     is_writer: bool
     offset: int = 0
@@ -33,11 +34,15 @@ class _Open:
 
 @dataclass
 class MemoryFileSystem:
-    """A file system in memory; `capacity` bytes fit on it, `peak_bytes` is the most it held."""
+    """A file system in memory; `capacity` bytes fit on it, `peak_bytes` is the most it held.
+
+    `bypassed` are the files that were to be read past the page cache, in order.
+    """
 
     clock: Callable[[], float]
     capacity: int = 1 << 40
     peak_bytes: int = 0
+    bypassed: list[Path] = field(default_factory=list)
     open_files: dict[int, _Open] = field(default_factory=dict)
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _below: dict[str, dict[str, None]] = field(default_factory=dict)  # a directory's names
@@ -58,7 +63,7 @@ class MemoryFileSystem:
             elif flags & os.O_EXCL:
                 raise _error(errno.EEXIST, path)
             self._next_fd += 1
-            self.open_files[self._next_fd] = _Open(node, bool(flags & os.O_WRONLY))
+            self.open_files[self._next_fd] = _Open(path, node, bool(flags & os.O_WRONLY))
             return self._next_fd
 
     def close(self, fd: int) -> None:
@@ -76,6 +81,10 @@ class MemoryFileSystem:
                 buffer[: len(part)] = part
                 offset += len(part)
             return offset - start
+
+    def bypass_cache(self, fd: int) -> None:
+        with self._lock:
+            self.bypassed.append(self.open_files[fd].path)
 
     def writev(self, fd: int, buffers: Sequence[memoryview]) -> int:
         with self._lock:
@@ -145,6 +154,16 @@ class MemoryFileSystem:
         with self._lock:
             self._node(path)
             return self.capacity - self.used_bytes()
+
+    def clone(self) -> "MemoryFileSystem":
+        """Another one with the same files, none of them open."""
+        other = MemoryFileSystem(self.clock, self.capacity)
+        other._nodes = {
+            name: _Node(node.mode, node.mtime, None if node.data is None else node.data[:])
+            for name, node in self._nodes.items()
+        }
+        other._below = {name: dict(below) for name, below in self._below.items()}
+        return other
 
     def used_bytes(self) -> int:
         """Bytes of all files."""
@@ -273,6 +292,9 @@ class FaultFileSystem:
             self._inner.writev(fd, [memoryview(b"".join(buffers)[: claimed // 2])])
             return claimed
         raise OSError(self._error, os.strerror(self._error))
+
+    def bypass_cache(self, fd: int) -> None:
+        return self._call("bypass_cache", lambda: self._inner.bypass_cache(fd))
 
     def rename(self, source: Path, target: Path) -> None:
         return self._call("rename", lambda: self._inner.rename(source, target))

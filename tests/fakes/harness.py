@@ -14,6 +14,7 @@ from omlx.engine.build import assemble_loaded
 from omlx.engine.config import EngineConfig
 from omlx.engine.engine import LocalEngine
 from omlx.engine.request import (
+    Admitted,
     EngineRequest,
     Event,
     Failed,
@@ -54,6 +55,7 @@ class Answer:
     stats: RequestStats | None = None
     failed: Failed | None = None
     logits: list[np.ndarray] = field(default_factory=list)
+    admitted: Admitted | None = None
 
     @property
     def cached(self) -> int:
@@ -104,7 +106,9 @@ class Harness:
         while left:
             for event in self.events.get(timeout=timeout_s):
                 answer = answers.setdefault(event.request_id, Answer())
-                if isinstance(event, Token):
+                if isinstance(event, Admitted):
+                    answer.admitted = event
+                elif isinstance(event, Token):
                     answer.tokens.append(event.token)
                 elif isinstance(event, Finished):
                     answer.reason, answer.stats = event.reason, event.stats

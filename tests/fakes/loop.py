@@ -6,9 +6,12 @@ Every event is checked as it comes: order within a request, one last event, noth
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
+from omlx.engine.flights import Flights, Keeping
 from omlx.engine.gauge import Gauge, no_cache
 from omlx.engine.inbox import Inbox
+from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
 from omlx.engine.request import (
@@ -96,21 +99,32 @@ class LoopRig:
         self.snapshots: list[EngineSnapshot] = []
         self.outcomes: dict[str, Outcome] = {}
         self.ids = count()
-        self.loop = EngineLoop(
+        keeper = Keeper(self.batch, cache.prefix if cache else None)
+        gauge = Gauge(
+            publish or self.snapshots.append,
+            cache_figures=no_cache,
+            cache_note="",
+            clock=self._clock,
+        )
+        intake = Intake(
             self.batch,
-            Keeper(self.batch, cache.prefix if cache else None),
+            keeper,
             self.scheduler,
-            inbox=self.inbox,
+            Flights(Keeping(cache.block_size, chunk, cache.codec.can_cut) if cache else None),
             make_sampling=self._make_sampling,
-            emit=emit or self._emit,
-            gauge=Gauge(
-                publish or self.snapshots.append,
-                cache_figures=no_cache,
-                cache_note="",
-                clock=self._clock,
-            ),
+            gauge=gauge,
             prefill_chunk=chunk,
             num_vocab=NUM_VOCAB,
+            clock=self._clock,
+        )
+        self.loop = EngineLoop(
+            self.batch,
+            keeper,
+            self.scheduler,
+            intake,
+            inbox=self.inbox,
+            emit=emit or self._emit,
+            gauge=gauge,
             clock=self._clock,
         )
 
@@ -128,11 +142,16 @@ class LoopRig:
             self.outcomes[event.request_id].take(event)
 
     def submit(
-        self, tokens: Sequence[int], max_tokens: int = 3, stop: Sequence[Sequence[int]] = ()
+        self,
+        tokens: Sequence[int],
+        max_tokens: int = 3,
+        stop: Sequence[Sequence[int]] = (),
+        **fields: Any,
     ) -> Outcome:
         """Queue a request."""
         stops = tuple(tuple(s) for s in stop)
-        request = EngineRequest(f"r{next(self.ids)}", tuple(tokens), max_tokens, stop=stops)
+        request_id = f"r{next(self.ids)}"
+        request = EngineRequest(request_id, tuple(tokens), max_tokens, stop=stops, **fields)
         self.outcomes[request.id] = Outcome(request)
         self.loop.submit(request)
         return self.outcomes[request.id]
@@ -160,6 +179,11 @@ class LoopRig:
         assert self.cache is not None
         self.cache.readers.run()
         self.cache.writer.run()
+        self.answer()
+
+    def answer(self) -> None:
+        """Post what the I/O threads have done."""
+        assert self.cache is not None
         jobs, self.cache.inbox[:] = list(self.cache.inbox), []
         for job in jobs:
             self.inbox.post(job)

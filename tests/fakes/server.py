@@ -58,7 +58,7 @@ class Plan:
 
     def context(self) -> ServerContext:
         """The server's context."""
-        settings = ModelSettings(self.sampling, self.context_window, {}, {})
+        settings = ModelSettings(self.sampling, self.context_window, {}, {}, cache=self.cache)
         return ServerContext(
             settings=Settings(
                 server=self.server,

@@ -1,6 +1,8 @@
 """S7: several processes on one directory, one of them killed in a write."""
 
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from omlx.storage.survey import execute, plan_prune
 from tests.fakes.blocks import DIRECTORY, Clock, Shelf, make_chain, make_state
 from tests.fakes.fs import MemoryFileSystem
 from tests.fakes.turns import TurnFileSystem, Turns
+from tests.live import run_omlx
 
 CHAIN = make_chain(8, width=2000)
 WRITER = """
@@ -152,6 +155,92 @@ def test_processes_that_fill_a_directory_keep_its_budget_within_a_block_each(
     most = max(total for total, _ in seen)
     assert MAX_BYTES * 0.8 < most <= MAX_BYTES + NUM_FILLERS * LARGEST
     assert max(states for _, states in seen) <= MAX_BYTES // 4 + NUM_FILLERS * STATE_BYTES
+
+
+SHARER = """
+import random
+import sys
+import time
+from pathlib import Path
+from omlx.storage.fs import RealFileSystem
+from tests.fakes.blocks import Shelf, make_chain, make_state
+
+number, max_bytes = int(sys.argv[2]), int(sys.argv[3])
+shelf = Shelf(RealFileSystem(), time.time, directory=Path(sys.argv[1]), max_bytes=max_bytes)
+chains = [make_chain(4, seed=seed, width=2000) for seed in range(12)]
+blocks = [[*chain, *(make_state(block, width=5000) for block in chain)] for chain in chains]
+rng = random.Random(number)
+hits = 0
+while True:
+    for chain in rng.sample(blocks, 4):
+        for block in chain:
+            shelf.put(block)
+        for block in chain:
+            found = shelf.get(block)
+            assert found in (None, block.data)
+            hits += found is not None
+        children = shelf.store.children(chain[0].key.name)
+        assert all(child.key in (chain[1].key, chain[5].key) for child in children)
+        shelf.store.touch([block.key for block in chain])
+    assert not shelf.store.counters().bad, shelf.store.counters()
+    print(hits, flush=True)
+"""
+NUM_SHARERS = 2
+
+
+@pytest.fixture
+def sharers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that write and read the same blocks, many times what the directory may hold."""
+    command = [sys.executable, "-c", SHARER, str(tmp_path / "cache")]
+    started = [
+        subprocess.Popen([*command, str(i), str(MAX_BYTES)], stdout=subprocess.PIPE, text=True)
+        for i in range(NUM_SHARERS)
+    ]
+    yield started
+    for sharer in started:
+        sharer.kill()
+        sharer.communicate()
+
+
+def remove_by_hand(directory: Path, rng: random.Random) -> None:
+    """Remove a few files, and once in a while a whole folder or everything."""
+    files = list(directory.rglob("*.safetensors"))
+    for path in rng.sample(files, min(5, len(files))):
+        path.unlink(missing_ok=True)
+    if files and rng.random() < 0.3:
+        shutil.rmtree(rng.choice([files[0].parent, directory / "blocks"]), ignore_errors=True)
+
+
+@pytest.mark.e2e
+def test_processes_beside_commands_and_someone_who_removes_files(
+    tmp_path: Path, sharers: list[subprocess.Popen[str]]
+) -> None:
+    """S7: what is read is right, the commands succeed, and the budget holds within a block each."""
+    directory, fs, rng = tmp_path / "cache", RealFileSystem(), random.Random(1)
+    commands = [
+        ("cache", "prune", "--max-size", str(MAX_BYTES // 2)),
+        ("cache", "verify"),
+        ("cache", "inspect"),
+        ("cache", "verify", "--repair"),
+        ("cache", "prune", "--older-than", "1s"),
+    ]
+    seen: list[int] = []
+    hits = [0] * NUM_SHARERS
+    for command in commands:
+        for _ in range(2):
+            for i, sharer in enumerate(sharers):
+                assert sharer.stdout is not None
+                hits[i] = int(sharer.stdout.readline() or -1)
+            for sharer in sharers:
+                stop(sharer)
+            seen.append(held_bytes(directory, fs=fs)[0])
+            for sharer in sharers:
+                os.kill(sharer.pid, signal.SIGCONT)
+            remove_by_hand(directory, rng)
+        done = run_omlx(*command, "--cache-dir", str(directory), home=tmp_path)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done
+    assert min(hits) > 50
+    assert MAX_BYTES // 2 < max(seen) <= MAX_BYTES + NUM_SHARERS * LARGEST
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -143,6 +143,7 @@ def _entry_json(entry: JournalEntry) -> dict[str, object]:
         "ttft_s": None if entry.parts is None else entry.parts.ttft_s,
         "ttft_parts_s": None if entry.parts is None else entry.parts.by_name(),
         "miss": entry.miss.value,
+        "snapshot": entry.snapshot,
     }
 
 

@@ -17,7 +17,13 @@ from omlx.units import format_duration
 
 _WIDE = 110
 _UNKNOWN = "-"
-_STYLES = {"none": "green", "cold": "yellow", "diverged": "red", "evicted": "magenta"}
+_STYLES = {
+    "none": "green",
+    "cold": "yellow",
+    "diverged": "red",
+    "evicted": "magenta",
+    "snapshot": "cyan",
+}
 
 _Cell = Callable[[RecentRequest], str]
 

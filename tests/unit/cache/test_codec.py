@@ -82,7 +82,7 @@ def test_bytes_out_and_in_again(dtype: mx.Dtype, *, zero_copy: bool) -> None:
     codec = Codec.from_caches(live_caches(layers))
     codec.is_zero_copy = zero_copy
     (payload,) = codec.pack(live_caches(layers), 0, [6])
-    landing = codec.allocate(6)
+    landing = codec.allocate(6, range(len(codec.specs(6))))
     sections = landing.sections()
     assert [spec for spec, _ in sections] == codec.specs(6)
     for (spec, target), view in zip(sections, codec.read_views(payload), strict=True):
@@ -238,3 +238,15 @@ def test_the_layout_says_what_the_bytes_mean() -> None:
 def test_a_payload_counts_all_its_arrays() -> None:
     payload = Payload(2, (mx.zeros((2, 3), dtype=mx.float16), mx.zeros((5,), dtype=mx.float32)))
     assert payload.nbytes == 2 * 3 * 2 + 5 * 4
+
+
+def test_a_device_with_memory_of_its_own_is_never_read_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = random_layers(6, [(8, 4)], mx.float32)
+    assert Codec.from_caches(live_caches(layers)).is_zero_copy
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    assert not Codec.from_caches(live_caches(layers)).is_zero_copy
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    assert Codec.from_caches(live_caches(layers)).is_zero_copy

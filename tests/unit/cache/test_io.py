@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omlx.cache.finding import Found
 from omlx.cache.hashing import token_array
-from omlx.cache.io import DiskTier, Found, ReadJob
+from omlx.cache.io import DiskTier, ReadJob
 from omlx.storage.layout import BlockHash, BlockKey
 from tests.fakes.blocks import ROOT, Block, Clock, Shelf, make_block, make_chain, make_state
 from tests.fakes.executor import ManualExecutor
@@ -31,7 +32,7 @@ def make_tier(shelf: Shelf, store: Any, max_queued_bytes: int = 1 << 30) -> Tier
         store,
         shelf.budget,
         posted.append,
-        max_queued_bytes=max_queued_bytes,
+        max_queued_bytes=lambda: max_queued_bytes,
         readers=readers,
         writer=writer,
     )
@@ -179,6 +180,36 @@ def test_a_state_is_read_touched_and_removed_beside_its_block(rig: Tier) -> None
     assert shelf.has(block) and not shelf.has(state)
 
 
+def test_what_is_queued_is_found_and_read_as_if_it_were_written(rig: Tier) -> None:
+    tier, shelf, readers, writer, posted = rig
+    chain = make_chain(3)
+    tail = make_block(chain[2].key.name, 1, count=2)
+    states = [make_state(block) for block in (chain[0], tail)]
+    shelf.put(chain[0])
+    queued = [*chain[1:], tail, *states]
+    done: list[object] = []
+    for block in queued:
+        assert tier.write(block.key, block.tokens, block.sections, done.append)
+    tokens = [*sequence([*chain, tail]), 70_000]
+    keys = [block.key for block in chain]
+    for is_written in (False, True):
+        if is_written:
+            writer.run()
+            answer(posted)
+        found = find(rig, keys, ROOT, tokens, needs_states=True)
+        assert (found.num_blocks, found.partial and found.partial.key) == (3, tail.key)
+        assert found.states == (states[1].key, states[0].key)
+        for block in queued:
+            buffers = [bytearray(spec.nbytes) for spec in block.specs]
+            views = [(s, memoryview(b)) for s, b in zip(block.specs, buffers, strict=True)]
+            results: list[list[bool]] = []
+            tier.read([ReadJob(block.key, block.tokens, views)], results.append)
+            readers.run()
+            answer(posted)
+            assert (results, tuple(map(bytes, buffers))) == ([[True]], block.data)
+    assert done == [True] * len(queued)
+
+
 def test_reads_answer_once_and_in_order_whatever_ends_first(rig: Tier) -> None:
     tier, shelf, readers, _, posted = rig
     blocks = make_chain(3)
@@ -216,8 +247,8 @@ def test_an_error_in_a_job_is_a_miss(caplog: pytest.LogCaptureFixture) -> None:
     assert find(rig, [block.key], ROOT, [1]) == Found(0, None)
     results: list[object] = []
     tier.read([ReadJob(block.key, block.tokens, block.sections)], results.append)
-    assert tier.write(block.key, block.tokens, block.sections, results.append)
     readers.run()
+    assert tier.write(block.key, block.tokens, block.sections, results.append)
     writer.run()
     answer(posted)
     assert results == [[False], False]
@@ -291,7 +322,7 @@ def test_real_threads_write_and_remove_all_before_they_end() -> None:
     shelf = Shelf(MemoryFileSystem(Clock()))
     blocks = make_chain(20)
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    tier = DiskTier(shelf.store, shelf.budget, posted.put, max_queued_bytes=1 << 30)
+    tier = DiskTier(shelf.store, shelf.budget, posted.put, max_queued_bytes=lambda: 1 << 30)
     done: list[bool] = []
     for block in blocks:
         assert tier.write(block.key, block.tokens, block.sections, done.append)
@@ -302,3 +333,32 @@ def test_real_threads_write_and_remove_all_before_they_end() -> None:
         posted.get(timeout=10)()
     assert done == [True] * 20
     assert [shelf.has(b) for b in blocks] == [True] * 10 + [False] * 10
+
+
+@pytest.mark.parametrize(("num_cores", "most"), [(1, 1), (2, 1), (6, 3), (64, 8)])
+def test_fewer_blocks_are_read_at_a_time_while_rows_run(num_cores: int, most: int) -> None:
+    shelf = Shelf(MemoryFileSystem(Clock()))
+    blocks = make_chain(20)
+    for block in blocks:
+        shelf.put(block)
+    readers, posted = ManualExecutor(), list[Callable[[], None]]()
+    tier = DiskTier(
+        shelf.store,
+        shelf.budget,
+        posted.append,
+        max_queued_bytes=lambda: 0,
+        readers=readers,
+        writer=ManualExecutor(),
+        num_cores=num_cores,
+    )
+    results: list[bool] = []
+    tier.set_busy(is_busy=True)
+    for block in blocks:
+        buffers = [(spec, memoryview(bytearray(spec.nbytes))) for spec in block.specs]
+        tier.read([ReadJob(block.key, block.tokens, buffers)], results.extend)
+    assert len(readers.jobs) == most
+    tier.set_busy(is_busy=False)
+    assert len(readers.jobs) == 8
+    readers.run()
+    answer(posted)
+    assert results == [True] * 20

@@ -139,7 +139,9 @@ class OddArrays(ArraysCache):
 
 
 @pytest.mark.parametrize(
-    "cache", [OddArrays(1), ChunkedKVCache(8), RotatingKVCache(8, keep=2), ArraysCache(2)], ids=str
+    "cache",
+    [OddArrays(1), ChunkedKVCache(8), RotatingKVCache(8, keep=2), ArraysCache(2)],
+    ids=lambda cache: type(cache).__name__,
 )
 def test_what_is_not_known_is_refused_inside_a_list_too(cache: Any) -> None:
     with pytest.raises(UncacheableError, match=r"layer 0\.1"):

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cache.hashing import chain_hashes, compute_root_hash, token_array
-from omlx.cache.stored import Names, StoredSequences, roots_of
+from omlx.cache.hashing import (
+    chain_hashes,
+    compute_block_hash,
+    compute_root_hash,
+    token_array,
+)
+from omlx.cache.stored import Match, Names, StoredSequences, roots_of
 from omlx.storage.fs import RealFileSystem
-from omlx.storage.layout import root_name
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, root_name
+from omlx.storage.record import SectionSpec
 from tests.fakes.blocks import DIRECTORY, ROOT
 from tests.fakes.cache import BLOCK, Rig
 
@@ -119,6 +125,57 @@ def test_the_rest_is_known_by_its_name(rig: Rig) -> None:
     assert sequences(rig).tokens_of(names).tolist() == LONG[: 3 * BLOCK + 1]
     other = replace(names, rest=names.blocks[0])
     assert sequences(rig).tokens_of(other).tolist() == LONG[: 3 * BLOCK]
+
+
+# ---- models with recurrent layers
+
+
+def keep_state(rig: Rig, tokens: list[int]) -> None:
+    """A snapshot after `tokens`, as a running row leaves it."""
+    array = token_array(tokens)
+    index = (len(tokens) - 1) // BLOCK
+    names = chain_hashes(ROOT, array, BLOCK)
+    rest = array[index * BLOCK :]
+    parent = names[index - 1] if index else None
+    name = compute_block_hash(ROOT, parent, rest)
+    key = BlockKey(parent or BlockHash(ROOT), name, len(rest), BlockKind.STATE)
+    spec = SectionSpec("state.0", "F32", (1, 3))
+    assert rig.disk is not None
+    rig.disk.write(key, rest.tobytes(), [(spec, memoryview(bytearray(12)))], lambda _: None)
+    rig.settle()
+
+
+def match(rig: Rig, tokens: list[int], sections: str) -> Match:
+    known = StoredSequences(DIRECTORY, ROOT, rig.fs, block_size=BLOCK, sections=sections)
+    return known.match(token_array(tokens))
+
+
+def test_a_hybrid_model_goes_on_from_the_deepest_snapshot_that_is_covered(rig: Rig) -> None:
+    sections = "kv.0=F32[1]:0k;state.0=F32[1]:1s0"
+    assert match(rig, [*LONG, 90], sections).num_tokens == 0
+    for num in (BLOCK + 1, 2 * BLOCK, len(LONG)):
+        keep_state(rig, LONG[:num])
+    keep_state(rig, [*LONG[:3], 70])
+    for prompt, num_stored, num_tokens in (
+        ([*LONG, 90, 91], len(LONG), len(LONG)),
+        (LONG, len(LONG) - 1, 2 * BLOCK),
+        ([*LONG[: 2 * BLOCK - 1], 90, 91], 2 * BLOCK - 1, BLOCK + 1),
+        ([*LONG[: BLOCK + 1], 90], BLOCK + 1, BLOCK + 1),
+        ([*LONG[:BLOCK], 90, 91], BLOCK, 0),
+    ):
+        found = match(rig, prompt, sections)
+        assert (found.num_stored, found.num_tokens) == (num_stored, num_tokens)
+    forked = match(rig, [*LONG[: BLOCK + 1], 90, 91], sections)
+    assert forked.neighbour is not None, "a snapshot is no end of what is stored"
+    assert match(rig, LONG, "kv.0=F32[1]:0k").num_tokens == len(LONG) - 1
+
+
+def test_a_model_without_attention_has_snapshots_only() -> None:
+    rig = Rig()
+    for num in (BLOCK + 1, len(LONG)):
+        keep_state(rig, LONG[:num])
+    for prompt, num in (([*LONG, 90], len(LONG)), (LONG, BLOCK + 1), (LONG[: BLOCK + 1], 0)):
+        assert match(rig, prompt, "state.0=F32[1]:1s0") == Match(num, num, None)
 
 
 def test_the_roots_of_a_model(tmp_path: Path) -> None:

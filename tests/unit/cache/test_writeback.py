@@ -1,6 +1,7 @@
 """Write-behind: what reaches the disk, when, and what never does."""
 
 import errno
+import itertools
 
 import pytest
 
@@ -121,6 +122,17 @@ def test_what_leaves_memory_is_written_at_once() -> None:
     assert rig.prefix.tick() == 2.0, "what is still in memory waits"
     rig.start()
     assert rig.look_up([*range(1, 9), 0]).from_disk == 8
+
+
+def test_what_leaves_memory_is_written_after_what_leads_to_it() -> None:
+    """S10: else a stop with little time would keep the end of a prompt, which nobody can find."""
+    rig = Rig(memory_bytes=2 * BLOCK_BYTES)
+    rig.compute(range(1, 17))
+    rig.settle()
+    names = [parse_block_name(name) for name in names_written(rig)]
+    assert len(names) == 4 and all(names)
+    for before, after in itertools.pairwise(names):
+        assert before is not None and after is not None and after.parent16 == before.name16
 
 
 def test_hurry_writes_a_sequence_at_once_and_nothing_else() -> None:
@@ -244,3 +256,99 @@ def test_a_device_with_memory_of_its_own_is_read_only_while_it_rests() -> None:
         pass
     rig.settle()
     assert rig.on_disk() == [2, BLOCK, BLOCK]
+
+
+# ---- the tail of a running row
+
+
+def held_rig(**options: int) -> tuple[Rig, Chain]:
+    """A row that has prefilled and goes on."""
+    rig = Rig(**options)
+    chain = Chain(token_array(A))
+    rig.keep(chain, A, is_held=True)
+    return rig, chain
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 40])
+def test_a_held_tail_is_found_but_not_written_before_the_row_ends(memory_bytes: int) -> None:
+    rig, chain = held_rig(memory_bytes=memory_bytes)
+    for _ in range(3):
+        rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+    assert rig.look_up([*A, 99]).num_tokens == len(A)
+    rig.prefix.release(chain)
+    rig.clock.now += 1.9
+    rig.prefix.tick()
+    rig.settle()
+    assert rig.on_disk() == [BLOCK, BLOCK], "the delay begins with the end of the row"
+    rig.pass_delay()
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
+    assert rig.look_up([*A, 99]).num_tokens == len(A)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 40])
+@pytest.mark.parametrize("reply", [1, 5])
+def test_a_held_tail_that_the_reply_replaces_is_never_written(
+    memory_bytes: int, reply: int
+) -> None:
+    rig, chain = held_rig(memory_bytes=memory_bytes)
+    rig.pass_delay()
+    whole = [*A, *range(50, 50 + reply)]
+    rig.prefix.release(chain)
+    rig.keep(chain, whole)
+    rig.pass_delay()
+    assert sum(rig.on_disk()) == len(whole)
+    assert rig.disk is not None and rig.disk.counters().blocks_written == len(rig.on_disk())
+    assert (rig.writeback.dirty_bytes, rig.disk.queued.num_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 40])
+@pytest.mark.parametrize("how", ["flush", "hurry"])
+def test_a_held_tail_is_written_at_the_end_and_after_an_abort(memory_bytes: int, how: str) -> None:
+    rig, chain = held_rig(memory_bytes=memory_bytes)
+    if how == "flush":
+        rig.prefix.flush(0.0)
+    else:
+        rig.prefix.hurry(chain)
+    rig.settle()
+    assert rig.on_disk() == [2, BLOCK, BLOCK]
+    assert (rig.writeback.dirty_bytes, rig.disk.queued.num_bytes) == (0, 0)
+
+
+def test_a_held_tail_that_falls_out_of_memory_is_still_found() -> None:
+    rig, chain = held_rig(memory_bytes=3 * BLOCK_BYTES)
+    rig.compute(range(101, 101 + 3 * BLOCK))
+    assert all(tokens[0] > 100 for tokens in rig.in_memory())
+    rig.settle()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+    assert rig.look_up([*A, 99]).num_tokens == len(A)
+    rig.prefix.release(chain)
+    rig.pass_delay()
+    assert sum(rig.on_disk()) == len(A) + 3 * BLOCK
+
+
+def test_a_held_tail_does_not_hold_up_what_comes_after_it() -> None:
+    rig, _ = held_rig()
+    rig.compute(range(101, 109))
+    assert rig.prefix.tick() == 2.0
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK] * 4
+    assert rig.prefix.tick() is None
+
+
+def test_a_row_that_found_the_tail_of_another_does_not_release_it() -> None:
+    rig, _ = held_rig()
+    other = rig.look_up([*A, 99]).chain
+    rig.prefix.release(other)
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK]
+
+
+def test_a_held_tail_that_can_not_wait_anywhere_is_lost_and_counted() -> None:
+    rig = Rig(memory_bytes=0, max_queued_bytes=2 * BLOCK_BYTES)
+    chain = Chain(token_array(A))
+    rig.keep(chain, A, is_held=True)
+    assert rig.writeback.num_lost == 1
+    rig.prefix.release(chain)
+    rig.pass_delay()
+    assert rig.on_disk() == [BLOCK, BLOCK]

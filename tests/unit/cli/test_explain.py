@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from omlx.storage.budget import Budget
 from omlx.storage.entry import JournalEntry, MissReason, TtftParts
 from omlx.storage.fs import RealFileSystem
 from omlx.storage.journal import Journal
-from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash
 from omlx.storage.record import SectionSpec
 from omlx.storage.store import BlockStore
 from tests.fakes.model_folder import TEMPLATE, write_model_folder
@@ -47,6 +47,11 @@ class Place:
 
     home: Path
     text: TextModel
+    layout: dict[str, str] = field(default_factory=lambda: dict(LAYOUT))
+
+    @property
+    def root(self) -> RootHash:
+        return compute_root_hash(FINGERPRINT, self.layout)
 
     def encoded(self, one: Body) -> Encoded:
         return encode(self.text, Chat().decode(json.dumps(one).encode()))
@@ -58,25 +63,36 @@ class Place:
     def store(self, tokens: Sequence[int]) -> None:
         """Put a sequence into the store: its full blocks and its tail."""
         array = token_array(tokens)
-        names = chain_hashes(ROOT, array, BLOCK)
-        parents = [BlockHash(ROOT), *names]
+        names = chain_hashes(self.root, array, BLOCK)
+        parents = [BlockHash(self.root), *names]
         shelf = self._shelf()
         for i in range(0, len(tokens), BLOCK):
             piece, parent = array[i : i + BLOCK], parents[i // BLOCK]
-            name = compute_block_hash(ROOT, names[i // BLOCK - 1] if i else None, piece)
+            name = compute_block_hash(self.root, names[i // BLOCK - 1] if i else None, piece)
             spec = SectionSpec("kv.0", "F32", (1, 1, len(piece), 1))
             sections = [(spec, memoryview(bytearray(spec.nbytes)))]
             shelf.put(BlockKey(parent, name, len(piece)), piece.tobytes(), sections)
+
+    def store_state(self, tokens: Sequence[int]) -> None:
+        """Put a snapshot after a sequence into the store."""
+        array = token_array(tokens)
+        names = chain_hashes(self.root, array, BLOCK)
+        rest = array[len(names) * BLOCK :]
+        parent = names[-1] if names else BlockHash(self.root)
+        name = compute_block_hash(self.root, parent if names else None, rest)
+        spec = SectionSpec("state.0", "F32", (1, 1))
+        key = BlockKey(parent, name, len(rest), BlockKind.STATE)
+        self._shelf().put(key, rest.tobytes(), [(spec, memoryview(bytearray(4)))])
 
     def _shelf(self) -> BlockStore:
         directory, fs = self.home / "cache", RealFileSystem()
         return BlockStore(
             directory,
-            ROOT,
+            self.root,
             fs=fs,
             budget=Budget(10**9, 0, fs, directory),
             clock=time.time,
-            describe={"model": "fake", "fingerprint": FINGERPRINT, "layout": LAYOUT},
+            describe={"model": "fake", "fingerprint": FINGERPRINT, "layout": self.layout},
         )
 
     def journal(self, one: Body, request_id: str, **fields: object) -> JournalEntry:
@@ -258,6 +274,37 @@ def test_other_reasons(cli: Cli, place: Place, fields: dict[str, object], note: 
     assert found["request"]["miss"] == fields["miss"].value
 
 
+@pytest.mark.parametrize(
+    ("shared", "cached", "note"),
+    [
+        (10_000, 50, "is after token 50"),
+        (60, 32, "the rest is new; the nearest snapshot of the model's recurrent layers is after"),
+        (32, 32, "only snapshots of such a model are kept"),
+    ],
+)
+def test_a_model_that_goes_on_from_snapshots(
+    cli: Cli, place: Place, shared: int, cached: int, note: str
+) -> None:
+    known = {"shared": shared, "cached_disk": cached, "snapshot": cached}
+    entry = place.journal(body(), "r1", miss=MissReason.SNAPSHOT, **known)
+    found = shown(cli, "--request", "last")
+    assert note in found["note"]
+    assert (found["cached"], found["request"]["snapshot"]) == (cached, cached)
+    cost = min(shared, entry.prompt_tokens - 1) - cached
+    assert not cost or f"{cost} stored tokens behind it" in found["note"]
+
+
+def test_a_divergence_says_what_the_snapshot_cost_as_well(cli: Cli, place: Place) -> None:
+    shared = kept(place, cached_disk=32, snapshot=32)
+    found = shown(cli, "--request", "last")
+    assert (found["divergence"]["token"], found["divergence"]["change"]) == (
+        shared,
+        "value changed",
+    )
+    assert f"after token 32: {shared - 32} stored tokens behind it" in found["note"]
+    assert found["note"] in cli("cache", "inspect", "--request", "last").out
+
+
 def test_a_cold_request(cli: Cli, place: Place) -> None:
     place.store(place.encoded(body()).tokens)
     place.journal(body(), "r1", miss=MissReason.COLD)
@@ -316,6 +363,19 @@ def test_all_of_it_is_stored(cli: Cli, place: Place) -> None:
     found = shown(cli, "--prompt", place.file(body()))
     assert (found["cached"], found["note"]) == (len(tokens) - 1, "all of it is stored")
     assert found["divergence"] is None
+
+
+def test_what_would_hit_of_a_model_that_goes_on_from_snapshots(cli: Cli, place: Place) -> None:
+    layout = {"sections": "kv.0=F32[1]:0k;state.0=F32[1]:1s0", "block_size": str(BLOCK)}
+    place.layout = layout
+    tokens = place.encoded(body()).tokens
+    place.store(tokens)
+    place.store_state(tokens[: BLOCK + 5])
+    found = shown(cli, "--prompt", place.file(body()))
+    assert found["cached"] == BLOCK + 5
+    cost = len(tokens) - 1 - found["cached"]
+    assert found["note"].startswith("all of it is stored; the nearest snapshot")
+    assert f"after token {BLOCK + 5}: {cost} stored tokens behind it" in found["note"]
 
 
 def test_nothing_is_stored(cli: Cli, place: Place) -> None:

@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import get_args
 
 import orjson
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx.cache.policy import StorePolicy
 from omlx.engine.config import EngineConfig
 from omlx.engine.frames import (
     events_frame,
@@ -33,12 +34,15 @@ from omlx.engine.request import (
     Finished,
     FinishReason,
     Prefilled,
+    RequestClass,
     RequestStats,
     SamplingParams,
+    SnapshotUsage,
     Started,
     TierUsage,
     Token,
     Trail,
+    WriteUsage,
 )
 
 Pair = tuple[socket.socket, socket.socket]
@@ -59,6 +63,7 @@ TRAIL = Trail("aa", 256, ("bb", "cc"), "dd", 513, "ee")
 EVENTS: list[Event] = [
     Admitted("a", 256, 512),
     Admitted("a", 256, 512, TRAIL),
+    Admitted("a", 256, 512, replace(TRAIL, needs_snapshot=True)),
     Started("a", STATS),
     Prefilled("a", 128, 1000),
     Token("a", 151_643),
@@ -78,7 +83,9 @@ SNAPSHOT = EngineSnapshot(
     cache_note="off by setting",
     memory=TierUsage(1, 2, 3),
     disk=TierUsage(4, 5, 6),
-    counters=CacheCounters(*range(1, 12), bad={"checksum": 2, "empty": 1}),
+    snapshots=SnapshotUsage(TierUsage(7, 8, 9), TierUsage(10, 11, 12)),
+    writes=WriteUsage(13, 14, 15, 16, 17),
+    counters=CacheCounters(*range(1, 12), bad={"checksum": 2, "empty": 1}, dropped={"no_room": 3}),
 )
 
 
@@ -136,6 +143,9 @@ requests = st.builds(
         seed=st.none() | st.integers(-(2**63), 2**64 - 1),
     ),
     stop=st.lists(st.lists(st.integers(0, 2**32 - 1)).map(tuple)).map(tuple),
+    head=st.integers(0, 2**31),
+    store=st.sampled_from(StorePolicy),
+    request_class=st.sampled_from(RequestClass),
 )
 
 

@@ -1,5 +1,6 @@
 """Sampling: seeded draws that no neighbour changes, known filters, faults that stay at home."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,11 +8,10 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.sample_utils import greedy_sampler
 
 from omlx.engine.request import FailureCode, FinishReason, SamplingParams
 from omlx.engine.row import Row
-from omlx.engine.sampling import Fault, Sampling, _guard_sampler, make_sampling
+from omlx.engine.sampling import NOT_FINITE, Fault, Sampling, _guard_sampler, greedy, make_sampling
 from tests.fakes import tiny
 from tests.fakes.harness import Harness
 
@@ -117,7 +117,7 @@ def test_draws_of_one_seed_do_not_repeat_those_of_the_next() -> None:
 
 def test_greedy_rows_share_one_sampler_so_that_a_batch_of_them_is_one_call() -> None:
     first, second = sampling(temperature=0.0, seed=1), sampling(temperature=0.0, seed=2)
-    assert first.sampler is second.sampler is greedy_sampler
+    assert first.sampler is second.sampler is greedy
     assert first.processors == ()
 
 
@@ -138,6 +138,65 @@ def test_penalties_reach_the_tokens_seen_so_far(
     for processor in sampling(**params).processors:
         logits = processor(mx.array([1, 2, 1]), logits)
     assert logits.tolist() == [expected]
+
+
+NAN, INF = math.nan, math.inf
+SAMPLERS = [
+    {"temperature": 0.0},
+    {},
+    {"top_k": 2},
+    {"top_p": 0.5},
+    {"min_p": 0.1},
+    {"temperature": 1e-6},
+]
+
+
+def sampled(logits: list[list[float]], params: dict[str, float]) -> mx.array:
+    rows = mx.array(logits)
+    return sampling(**params).sampler(rows - mx.logsumexp(rows, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("params", SAMPLERS)
+def test_logits_that_are_not_finite_give_no_token(params: dict[str, float]) -> None:
+    good, mask = [0.0, 80.0, 0.0], [-INF, 0.0, -INF]
+    bad = [[NAN, 1.0, 2.0], [1.0, 2.0, NAN], [NAN] * 3, [1.0, INF, 2.0], [INF] * 3, [-INF] * 3]
+    tokens = sampled([good, *bad, mask], params)
+    assert tokens.tolist() == [1, *[NOT_FINITE] * len(bad), 1]
+
+
+@pytest.mark.parametrize("params", SAMPLERS)
+def test_every_sampler_gives_the_type_of_the_sentinel(params: dict[str, float]) -> None:
+    """Rows with different samplers are joined in one array, whose type must not change."""
+    assert sampled([[1.0, 2.0, 3.0]], params).dtype == mx.int32
+
+
+def run_step(chosen: Sampling, logits: mx.array) -> mx.array:
+    for processor in chosen.processors:
+        logits = processor(mx.array([1, 2, 1]), logits)
+    return chosen.sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("is_models_fault", [True, False])
+def test_penalties_that_overflow_are_told_from_a_broken_model(*, is_models_fault: bool) -> None:
+    """The step after the one that is judged has been launched, and must not be looked at."""
+    chosen = sampling(temperature=0.0, repetition_penalty=1e5)
+    good, broken = [2.0, 2.0, -2.0, 2.0], [2.0, 2.0, NAN, 2.0]
+    overflowing = [-INF, -2.0, -2.0, -INF]  # the penalty multiplies what is below 0
+    judged, later = (broken, good) if is_models_fault else (overflowing, broken)
+    assert run_step(chosen, mx.array([good], dtype=mx.float16)).tolist() == [0]
+    assert run_step(chosen, mx.array([judged], dtype=mx.float16)).tolist() == [NOT_FINITE]
+    run_step(chosen, mx.array([later], dtype=mx.float16))
+    chosen.blame()
+    assert (chosen.fault.message is None) == is_models_fault
+    if not is_models_fault:
+        assert chosen.fault.message is not None and "penalties" in chosen.fault.message
+
+
+def test_a_row_without_processors_is_never_blamed() -> None:
+    chosen = sampling(temperature=0.0)
+    run_step(chosen, mx.full((1, 4), NAN))
+    chosen.blame()
+    assert chosen.fault.message is None
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +243,7 @@ def test_what_raises_ends_its_own_request_only(harness: Harness, part: str) -> N
     alone = harness.ask(PROMPT, 12, sampling=params)
     assembly = harness.engine._assembly
     assert assembly is not None
-    original = assembly.loop._make_sampling
+    original = assembly.loop._intake._make_sampling
 
     def make(row: Row) -> Sampling:
         if row.request.max_tokens != 11:
@@ -206,13 +265,13 @@ def test_what_raises_ends_its_own_request_only(harness: Harness, part: str) -> N
             _guard_sampler(lambda logprobs: raises(logprobs, logprobs), fault), (), fault
         )
 
-    assembly.loop._make_sampling = make
+    assembly.loop._intake._make_sampling = make
     try:
         bad = harness.submit([*PROMPT, 5], 11, sampling=params)
         good = harness.submit(PROMPT, 12, sampling=params)
         answers = harness.collect(bad, good)
     finally:
-        assembly.loop._make_sampling = original
+        assembly.loop._intake._make_sampling = original
     failed = answers[bad].failed
     assert failed is not None and failed.code is FailureCode.BAD_REQUEST
     assert "no such logit" in failed.message

@@ -104,6 +104,27 @@ def test_restarted_requests_go_before_those_that_wait() -> None:
     assert scheduler.admit() == ["d", "e"]
 
 
+def test_whoever_was_admitted_first_starts_first() -> None:
+    """Whenever the cache has answered, or another request has let go of it."""
+    scheduler = Scheduler(Limits(4, 4, CHUNK))
+    for name in "abcd":
+        scheduler.enqueue(name)
+    scheduler.admit()
+    scheduler.loaded("c", 95)
+    scheduler.loaded("b", 95)
+    assert scheduler.start_prefills() == ["b"]
+    scheduler.requeue(["a", "b"])
+    assert scheduler.admit() == ["a", "b"]
+    for name in "bda":
+        scheduler.loaded(name, 95)
+    started: list[str] = []
+    while chosen := scheduler.start_prefills():
+        started += chosen
+        for name in chosen:
+            scheduler.decoding(name)
+    assert started == ["c", "d", "a", "b"]
+
+
 class Model(RuleBasedStateMachine):
     """Random requests, ends and restarts; FIFO holds among those that were never restarted."""
 
@@ -116,11 +137,16 @@ class Model(RuleBasedStateMachine):
         self.waiting: list[str] = []
         self.stages: dict[str, Stage] = {}
         self.sizes: dict[str, int] = {}
-        self.order: list[str] = []
+        self.admitted: list[str] = []
         self.num_made = 0
 
     def of(self, *stages: Stage) -> list[str]:
         return [name for name, stage in self.stages.items() if stage in stages]
+
+    @property
+    def order(self) -> list[str]:
+        """Those that are ready, in order of admission."""
+        return [name for name in self.admitted if self.stages[name] is Stage.READY]
 
     def free(self) -> int:
         return self.limits.max_active - (len(self.stages) - len(self.waiting))
@@ -140,6 +166,7 @@ class Model(RuleBasedStateMachine):
         free = self.free()
         expected, self.waiting = self.waiting[:free], self.waiting[free:]
         assert self.scheduler.admit() == expected
+        self.admitted += expected
         for name in expected:
             self.stages[name] = Stage.LOADING
 
@@ -150,23 +177,21 @@ class Model(RuleBasedStateMachine):
         self.scheduler.loaded(name, size)
         self.stages[name] = Stage.READY
         self.sizes[name] = size
-        self.order.append(name)
 
     @rule()
     def start(self) -> None:
         is_busy = bool(self.of(Stage.PREFILLING))
-        chosen = self.scheduler.start_prefills()
-        assert chosen == self.order[: len(chosen)]
-        if is_busy or not self.order:
+        order, chosen = self.order, self.scheduler.start_prefills()
+        assert chosen == order[: len(chosen)]
+        if is_busy or not order:
             assert chosen == []
             return
         assert chosen, "something ready must start"
-        padded = max(self.sizes[name] for name in chosen) * len(chosen)
-        assert len(chosen) == 1 or padded <= self.limits.prefill_chunk
-        more = self.order[: len(chosen) + 1]
+        total = sum(self.sizes[name] for name in chosen)
+        assert len(chosen) == 1 or total <= self.limits.prefill_chunk
+        more = order[: len(chosen) + 1]
         if len(more) > len(chosen):
-            assert max(self.sizes[name] for name in more) * len(more) > self.limits.prefill_chunk
-        del self.order[: len(chosen)]
+            assert sum(self.sizes[name] for name in more) > self.limits.prefill_chunk
         for name in chosen:
             self.stages[name] = Stage.PREFILLING
 
@@ -184,7 +209,7 @@ class Model(RuleBasedStateMachine):
         self.scheduler.remove(name)
         self.scheduler.remove(name)  # a second time passes
         del self.stages[name]
-        for names in (self.waiting, self.order):
+        for names in (self.waiting, self.admitted):
             if name in names:
                 names.remove(name)
 
@@ -193,7 +218,7 @@ class Model(RuleBasedStateMachine):
         names = [name for name in self.stages if self.stages[name] is not Stage.WAITING]
         self.scheduler.requeue(names)
         self.waiting = [*names, *self.waiting]
-        self.order = []
+        self.admitted = []
         for name in names:
             self.stages[name] = Stage.WAITING
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ModelError
-from omlx.models.fingerprint import fingerprint
+from omlx.models.fingerprint import fingerprint, identify
 from tests.unit.models.tiny import write_json
 
 CONFIG: dict[str, object] = {
@@ -217,6 +217,17 @@ def test_bad_files_are_refused_by_name(model: Path, name: str) -> None:
     (model / "model-2.safetensors").write_bytes(BAD[name])
     with pytest.raises(ModelError, match=r"model-2\.safetensors"):
         of(model)
+
+
+def test_an_identity_that_can_not_be_read_is_one_of_its_own(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P7: never an empty one, which two models could share."""
+    assert identify(model, mlx_lm_version="0.32.2") == of(model)
+    (model / "model-2.safetensors").write_bytes(b"half a download")
+    found = {identify(model, mlx_lm_version="0.32.2") for _ in range(3)}
+    assert len(found) == 3 and all(len(bytes.fromhex(one)) == 32 for one in found)
+    assert len(caplog.records) == 3 and "model-2.safetensors" in caplog.text
 
 
 def test_a_good_file_among_the_bad_ones_passes(model: Path) -> None:

@@ -6,7 +6,9 @@ from omlx.engine.request import (
     EngineSnapshot,
     EngineState,
     RequestStats,
+    SnapshotUsage,
     TierUsage,
+    WriteUsage,
 )
 from omlx.server import admin
 from omlx.server.metrics import EngineView, Metrics
@@ -21,7 +23,17 @@ SNAPSHOT = EngineSnapshot(
     cache_note="uncached: sliding window",
     memory=TierUsage(5, 600, 7000),
     disk=TierUsage(8, 900, 10000),
-    counters=CacheCounters(blocks_stored=11, bytes_written=12, bad={"checksum": 2}),
+    snapshots=SnapshotUsage(TierUsage(1, 50, 500), TierUsage(2, 60, 600)),
+    writes=WriteUsage(21, 22, 23, 24, 25),
+    counters=CacheCounters(
+        blocks_stored=11,
+        bytes_written=12,
+        evicted_memory=13,
+        evicted_disk=14,
+        dropped_writes=15,
+        bad={"checksum": 2},
+        dropped={"no_room": 10, "queue_full": 5},
+    ),
 )
 ENGINES = [EngineView("m", EngineState.READY, SNAPSHOT)]
 
@@ -86,6 +98,22 @@ def test_exposition():
     assert found["omlx_cache_budget_bytes", "m", "memory"] == 7000
     assert found["omlx_cache_bad_files_total", "checksum", "m"] == 2
     assert found["omlx_cache_moved_bytes_total", "m", "write"] == 12
+    assert found["omlx_cache_events_total", "evicted_memory", "m"] == 13
+    assert found["omlx_cache_events_total", "evicted_disk", "m"] == 14
+    assert found["omlx_cache_events_total", "dropped_write", "m"] == 15
+    assert found["omlx_cache_dropped_writes_total", "m", "no_room"] == 10
+    assert found["omlx_cache_dropped_writes_total", "m", "queue_full"] == 5
+
+
+def test_snapshots_and_writes_in_the_exposition():
+    found = samples(Metrics(lambda: ENGINES))
+    assert found["omlx_cache_snapshots", "m", "memory"] == 1
+    assert found["omlx_cache_snapshot_bytes", "disk", "m"] == 60
+    assert found["omlx_cache_snapshot_budget_bytes", "disk", "m"] == 600
+    names = ("dirty", "write_queue", "write_queue_max", "written_today", "max_write_per_day")
+    assert [found[f"omlx_cache_{name}_bytes", "m"] for name in names] == [21, 22, 23, 24, 25]
+    without = [EngineView("m", EngineState.READY, EngineSnapshot())]
+    assert ("omlx_cache_max_write_per_day_bytes", "m") not in samples(Metrics(lambda: without))
 
 
 def test_the_parts_of_ttft_are_those_of_the_course():
@@ -155,3 +183,12 @@ def test_status_of_a_server_at_work():
     assert (model["waiting"], model["prefilling"], model["decoding"]) == (1, 2, 3)
     assert model["memory"] == {"blocks": 5, "bytes": 600, "budget_bytes": 7000}
     assert model["counters"]["bad"] == {"checksum": 2}
+    assert model["counters"]["dropped"] == {"no_room": 10, "queue_full": 5}
+    assert model["snapshots"]["disk"] == {"blocks": 2, "bytes": 60, "budget_bytes": 600}
+    assert model["writes"] == {
+        "dirty_bytes": 21,
+        "queued_bytes": 22,
+        "max_queued_bytes": 23,
+        "today_bytes": 24,
+        "max_day_bytes": 25,
+    }

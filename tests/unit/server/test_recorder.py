@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,31 @@ def test_reasons(shared: int, nearest: str | None, reason: MissReason) -> None:
     assert miss_reason(one, has_cache=False) is MissReason.DISABLED
 
 
+@pytest.mark.parametrize(
+    ("shared", "nearest", "cached", "reason"),
+    [
+        (999, None, 512, MissReason.SNAPSHOT),
+        (999, None, 999, MissReason.NONE),
+        (900, None, 512, MissReason.SNAPSHOT),
+        (900, "ee" * 32, 512, MissReason.SNAPSHOT),
+        (600, "ee" * 32, 512, MissReason.DIVERGED),  # what is new costs more
+        (600, None, 512, MissReason.NONE),
+        (2, None, 0, MissReason.COLD),
+    ],
+)
+def test_reasons_of_a_model_that_goes_on_from_snapshots(
+    shared: int, nearest: str | None, cached: int, reason: MissReason
+) -> None:
+    one = course(trail=replace(trail(shared, nearest), needs_snapshot=True), cached_memory=cached)
+    assert miss_reason(one, has_cache=True) is reason
+    rows = Rows()
+    keeper = recorder(rows)
+    keeper.record(one)
+    keeper.close()
+    (row,) = rows.rows
+    assert (row.snapshot, row.snapshot_cost) == (cached, min(shared, 999) - cached)
+
+
 def test_reasons_without_a_look_up() -> None:
     assert miss_reason(course(trail=None), has_cache=True) is MissReason.UNCACHEABLE
     assert miss_reason(course(admitted=None, trail=None), has_cache=True) is MissReason.NONE
@@ -102,6 +128,7 @@ def test_a_row_holds_what_is_known() -> None:
     assert (row.prompt_tokens, row.cached, row.uncached, row.generated) == (1000, 300, 700, 9)
     assert (row.blocks, row.rest, row.block_size) == (NAMES, "cd" * 32, 256)
     assert (row.shared, row.nearest, row.computed) == (300, "ee" * 32, 1000)
+    assert row.snapshot is None
     assert row.miss is MissReason.DIVERGED
     assert row.parts is not None and row.parts.ttft_s == 6.0
     assert row.parts.bookkeeping_s == 6.0 - 4.875
@@ -268,6 +295,15 @@ def test_an_aborted_request_leaves_a_row(tmp_path: Path) -> None:
 
 def test_a_server_without_a_cache_says_so(tmp_path: Path) -> None:
     plan = Plan(journal_path=tmp_path / "j", cache=Cache(enabled=False))
+    with running(plan) as server:
+        server.chat()
+        server.stop()
+    last = History(tmp_path / "j").last()
+    assert last is not None and last.miss is MissReason.DISABLED
+
+
+def test_a_cache_of_two_tiers_without_bytes_is_none(tmp_path: Path) -> None:
+    plan = Plan(journal_path=tmp_path / "j", cache=Cache(memory_size=0, max_size=0))
     with running(plan) as server:
         server.chat()
         server.stop()

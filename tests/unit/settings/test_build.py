@@ -155,6 +155,18 @@ def test_a_pattern_without_a_slash_matches_the_last_part_of_an_id(at: Places) ->
     assert at.load().for_model("org/smollm2", None).context_window is None
 
 
+def test_where_blocks_are_stored_may_differ_by_model(at: Places) -> None:
+    (at.project / "omlx.toml").write_text(
+        "cache.store = 'memory'\n[model.'Smol*']\ncache.store = 'off'\n"
+    )
+    resolved = at.load()
+    assert resolved.for_model("SmolLM2", None).cache.store == "off"
+    assert resolved.for_model("other", None).cache.store == "memory"
+    (at.project / "omlx.toml").write_text("cache.store = 'disk'\n")
+    with pytest.raises(SettingsError, match="omlx.toml:1: .*one of all, memory, off, got 'disk'"):
+        at.load()
+
+
 def test_a_model_that_does_not_sample_recommends_nothing(at: Places) -> None:
     text = json.dumps({"temperature": 0.9, "do_sample": False})
     (at.model / "generation_config.json").write_text(text)

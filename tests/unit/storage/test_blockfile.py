@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from omlx.storage.blockfile import Wanted, encode_block, read_block, read_tokens, write_file
+from omlx.storage.blockfile import (
+    Wanted,
+    encode_block,
+    read_block,
+    read_tokens,
+    verify_block,
+    write_file,
+)
 from omlx.storage.fs import FileStat, FileSystem, RealFileSystem
 from omlx.storage.layout import BlockHash, BlockKey, BlockKind, BlockName, block_name, root_name
 from omlx.storage.record import ALIGNMENT, BadBlock, BadReason, SectionSpec
@@ -282,3 +289,22 @@ def test_a_temporary_file_of_another_is_left_alone() -> None:
     with pytest.raises(FileExistsError):
         write_file(fs, TEMP, PATH, [memoryview(b"x")])
     assert fs.content(TEMP) == b"another's"
+
+
+def test_only_what_is_read_once_passes_the_page_cache_by() -> None:
+    fs = holding(WHOLE)
+    read(fs)
+    assert fs.bypassed == []
+    buffers = [bytearray(spec.nbytes) for spec in BLOCK.specs]
+    views = [(s, memoryview(b)) for s, b in zip(BLOCK.specs, buffers, strict=True)]
+    fault = FaultFileSystem(fs)
+    read_block(fault, PATH, WANTED, views, is_once=True)
+    assert fs.bypassed == [PATH]
+    fault.fail_next("bypass_cache", "once", errno.ENOTSUP)
+    assert read_block(fault, PATH, WANTED, views, is_once=True) == len(WHOLE), "only a wish"
+
+
+def test_a_verified_file_leaves_the_page_cache_as_it_was() -> None:
+    fs = holding(WHOLE)
+    assert verify_block(fs, PATH, block_name(BLOCK.key), root_name(ROOT)) == len(WHOLE)
+    assert fs.bypassed == [PATH]

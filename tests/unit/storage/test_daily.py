@@ -55,6 +55,15 @@ def test_all_processes_and_the_next_one_count_together() -> None:
     assert not make(fs, clock).is_allowed(401)
 
 
+def test_a_process_that_starts_knows_what_was_written_today() -> None:
+    fs, clock = setup()
+    make(fs, clock).add(300)
+    shelf = Shelf(fs, clock, max_daily_bytes=1000)
+    assert shelf.store.counters().bytes_written_today == 0
+    shelf.store.index()
+    assert shelf.store.counters().bytes_written_today == 300
+
+
 def test_without_a_limit_there_is_no_file() -> None:
     fs, clock = setup()
     daily = make(fs, clock, None)

@@ -96,3 +96,14 @@ def test_what_a_request_added() -> None:
     assert cut.computed_blocks() == ["aa", "bb"], "an aborted prefill left two whole blocks"
     nothing = JournalEntry(request_id="r", time=1, ended=1, model="m", outcome="")
     assert nothing.computed_blocks() == []
+
+
+@pytest.mark.parametrize(
+    ("shared", "snapshot", "cost"), [(500, None, 0), (500, 500, 0), (500, 256, 244), (9999, 0, 999)]
+)
+def test_what_a_snapshot_cost(shared: int, snapshot: int | None, cost: int) -> None:
+    entry = JournalEntry(
+        request_id="r", time=1, ended=1, model="m", outcome="", prompt_tokens=1000, shared=shared,
+        snapshot=snapshot,
+    )  # fmt: skip
+    assert entry.snapshot_cost == cost

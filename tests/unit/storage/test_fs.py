@@ -152,3 +152,25 @@ def test_a_write_without_progress_is_an_error_not_a_loop() -> None:
 def test_flat_takes_any_shape() -> None:
     assert flat(memoryview(bytearray(12)).cast("I", (1, 3))).nbytes == 12
     assert len(flat(memoryview(b""))) == 0
+
+
+@pytest.mark.parametrize(("nocache", "calls"), [(48, [(7, 48, 1)]), (None, [])])
+def test_reads_pass_the_page_cache_by_where_the_system_has_a_way(
+    nocache: int | None, calls: list[tuple[int, int, int]]
+) -> None:
+    made: list[tuple[int, int, int]] = []
+    fs = RealFileSystem(nocache=nocache, control=lambda *call: made.append(call))
+    fs.bypass_cache(7)
+    assert made == calls
+
+
+def test_a_file_that_passes_the_page_cache_by_is_read_as_any_other(
+    fs: FileSystem, tmp_path: Path
+) -> None:
+    put(fs, tmp_path / "x", b"abc" * 5000)
+    fd = fs.open(tmp_path / "x", READ_FLAGS)
+    fs.bypass_cache(fd)
+    data = bytearray(14_990)
+    assert read_into(fs, fd, [memoryview(data)], offset=1) == len(data)
+    assert data == (b"abc" * 5000)[1:14_991]
+    fs.close(fd)

@@ -1,7 +1,6 @@
 """The order in which blocks go: leaves first, oldest first."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +97,7 @@ def test_blocks_that_name_each_other_as_parents_go_too() -> None:
 
 def test_a_name_that_is_there_twice_still_leads_to_its_parent_and_child() -> None:
     first, second = block(2, 1, 2), block(2, 1, 3)
-    second = replace(second, place=second.place.replace("/00/", "/01/"))
+    second = second._replace(place=second.place.replace("/00/", "/01/"))
     inventory = Inventory([block(1, 0, 1), first, second, block(3, 2, 4)])
     inventory.remove(first.place)
     assert drain(inventory) == ["a/3", "a/2", "a/1"]

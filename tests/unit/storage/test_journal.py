@@ -46,6 +46,7 @@ ENTRY = JournalEntry(
     shared=400,
     computed=1000,
     nearest=name("near"),
+    snapshot=300,
     spans=(Span(Part(PartKind.SYSTEM, 0), 1, 5),),
 )
 
@@ -127,6 +128,19 @@ def test_it_is_written_ahead(shelf: Shelf) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
+def test_a_file_of_an_older_version_is_read_and_then_brought_up_to_date(shelf: Shelf) -> None:
+    shelf.journal.add(ENTRY)
+    shelf.journal.close()
+    with closing(sqlite3.connect(shelf.path)) as db:
+        db.execute("ALTER TABLE requests DROP COLUMN snapshot")
+        db.execute("PRAGMA user_version = 1")
+        db.commit()
+    assert shelf.history.last() == replace(ENTRY, snapshot=None)
+    shelf.journal.add(replace(ENTRY, request_id="next"))
+    found = [shelf.history.find(request_id) for request_id in ("abc123", "next")]
+    assert [row and row.snapshot for row in found] == [None, 300]
+
+
 def test_two_servers_may_write(shelf: Shelf) -> None:
     other = Shelf(shelf.path)
     for i in range(5):
@@ -145,6 +159,16 @@ def test_what_was_computed_before_and_is_missing_now_was_evicted(shelf: Shelf) -
     again = replace(ENTRY, request_id="2", time=shelf.clock.now + 1, miss=MissReason.COLD)
     for shared in (0, 256, 400, 768):
         assert shelf.journal.add(replace(again, shared=shared)).miss is MissReason.EVICTED
+
+
+def test_what_lies_between_two_snapshots_was_never_kept(shelf: Shelf) -> None:
+    """A model without attention found its snapshot, and nothing it could have kept behind it."""
+    shelf.journal.add(replace(ENTRY, shared=0))
+    again = replace(ENTRY, request_id="2", time=shelf.clock.now + 1, miss=MissReason.NONE)
+    found = shelf.journal.add(replace(again, shared=300, snapshot=300))
+    assert found.miss is MissReason.SNAPSHOT
+    found = shelf.journal.add(replace(again, shared=400, snapshot=300))
+    assert found.miss is MissReason.EVICTED
 
 
 def test_what_was_computed_at_the_same_time_was_not_evicted(shelf: Shelf) -> None:
