@@ -23,6 +23,7 @@ import threading
 import time
 from bisect import bisect_left
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -194,9 +195,10 @@ class Bench:
 
     def settle(self):
         """Nothing is dirty in the page cache, and nothing of the store in it."""
-        paths = list(self.folder.rglob("*.safetensors"))
-        sync_files(paths)
-        drop_pages(paths)
+        for path in self.folder.rglob("*.safetensors"):
+            with suppress(FileNotFoundError):  # older sequences are evicted
+                sync_files([path])
+                drop_pages([path])
         time.sleep(0.5)
 
     def window(self, round_idx, kind, seconds=0.0):

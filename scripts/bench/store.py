@@ -4,14 +4,15 @@ of storing, and the time to index 100,000 blocks beside a bare scan.
 
 A restore is a look-up through the prefix cache with an empty memory tier: find, allocate, read by
 the tier's threads, verify every checksum, arrays in hand. The raw side preads the same files with
-as many threads into memory that is there already; a restore has to get its own, so the rate of raw
-preads into fresh memory is given too. Files leave the page cache before each run; the result says
-if they did. Pairs run ABBA with an A/A control. Prints progress on stderr and one JSON
-document on the last line.
+as many threads. Both are compared twice: with memory that the process has used before, as in an
+engine whose tier is full, and with memory that the system has to find anew, as after a start.
+Files leave the page cache before each run; the result says if they did. Pairs run ABBA with an A/A
+control. Prints progress on stderr and one JSON document on the last line.
 """
 
 import argparse
 import json
+import mmap
 import os
 import random
 import shutil
@@ -66,16 +67,20 @@ def check(loaded, folder, caches, tokens):
     cache.close()
 
 
-def ours(loaded, folder, tokens, paths):
+def ours(loaded, folder, tokens, paths, *, is_fresh=False):
     """Seconds of one restore from disk, and those of joining what was found into layer caches."""
     cache = OpenCache(loaded, folder)
     drop_pages(paths)
+    if is_fresh:
+        mx.clear_cache()
     hit, seconds = cache.look_up(tokens)
     assert hit.from_disk == len(tokens) - 1
     started = time.perf_counter()
     caches = cache.prefix.restore(hit)
     mx.eval([(c.keys, c.values) for c in caches])
     joined = time.perf_counter() - started
+    del caches
+    mx.clear_cache()  # so that what is kept for reuse are the blocks' buffers
     cache.close()
     return seconds, joined
 
@@ -97,6 +102,12 @@ def raw(paths, buffers):
         started = time.perf_counter()
         list(pool.map(read, paths, buffers))
         return time.perf_counter() - started
+
+
+def fresh_memory(buffers):
+    """Memory of the same sizes that nobody has touched, in pages of the usual size."""
+    maps = [mmap.mmap(-1, len(b)) for b in buffers]
+    return [memoryview(m)[: len(b)] for m, b in zip(maps, buffers, strict=True)]
 
 
 def restore_figures(name, num_layers, args, folder):
@@ -121,7 +132,8 @@ def restore_figures(name, num_layers, args, folder):
     tokens = np.append(tokens, tokens[:1])
     raw(paths, buffers)  # warm both
     ours(loaded, folder, tokens, paths)
-    ratios, control, ours_s, raw_s, fresh_s, joins = [], [], [], [], [], []
+    ratios, control, ours_s, raw_s, joins = [], [], [], [], []
+    fresh_ratios, fresh_ours_s, fresh_raw_s = [], [], []
     for pair in range(args.pairs):
         first = ours(loaded, folder, tokens, paths)
         raws = [raw(paths, buffers), raw(paths, buffers)]
@@ -130,10 +142,17 @@ def restore_figures(name, num_layers, args, folder):
         control.append(raws[0] / raws[1])
         ours_s += [first[0], last[0]]
         raw_s += raws
-        fresh_s.append(raw(paths, [memoryview(np.empty(len(b), np.uint8)) for b in buffers]))
         joins += [first[1], last[1]]
+        fresh = [ours(loaded, folder, tokens, paths, is_fresh=True)[0]]
+        fresh += [raw(paths, fresh_memory(buffers)), raw(paths, fresh_memory(buffers))]
+        fresh += [ours(loaded, folder, tokens, paths, is_fresh=True)[0]]
+        fresh_ours_s += [fresh[0], fresh[3]]
+        fresh_raw_s += fresh[1:3]
+        fresh_ratios.append(sum(fresh[1:3]) / (fresh[0] + fresh[3]))
         print(
-            f"{name} pair {pair}: ours {first[0]:.2f} {last[0]:.2f} s, raw {raws}", file=sys.stderr
+            f"{name} pair {pair}: ours {first[0]:.2f} {last[0]:.2f} s, raw {raws[0]:.2f} "
+            f"{raws[1]:.2f}; fresh memory {[round(t, 2) for t in fresh]}",
+            file=sys.stderr,
         )
 
     def rate(seconds):
@@ -148,7 +167,9 @@ def restore_figures(name, num_layers, args, folder):
         "control_raw_raw": interval(control),
         "restore_gb_per_s": rate(ours_s),
         "raw_gb_per_s": rate(raw_s),
-        "raw_fresh_memory_gb_per_s": rate(fresh_s),
+        "fresh_restore_vs_raw": interval(fresh_ratios),
+        "fresh_restore_gb_per_s": rate(fresh_ours_s),
+        "fresh_raw_gb_per_s": rate(fresh_raw_s),
         "join_gb_per_s": rate(joins),
         "pack_gb_per_s": rate([pack_s]),
         "store_gb_per_s": rate([write_s]),

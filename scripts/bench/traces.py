@@ -168,6 +168,7 @@ class Replay(Rig):
             self.pass_until(turn.at + seconds * (end - first) / len(turn.reply))
             self.keep(chain, whole[:end], has_tail=False)
         self.pass_until(turn.at + seconds)
+        self.prefix.release(chain)
         self.keep(chain, whole, has_tail=case.has_tail)
 
     def run(self, turns: list[Turn], figures: Figures, case: Case) -> None:
@@ -178,7 +179,7 @@ class Replay(Rig):
                 self.restart()
             hit = self.look_up(turn.prompt)
             num_whole = len(hit.chain.names) * self.block_size
-            self.keep(hit.chain, turn.prompt[:-1], has_tail=case.has_tail)
+            self.keep(hit.chain, turn.prompt[:-1], has_tail=case.has_tail, is_held=True)
             self.decode(hit.chain, turn, case)
             length = len(turn.prompt)
             if i:
