@@ -18,8 +18,8 @@ def test_overhead(demo: Path, figure: Figure) -> None:
         env["LD_PRELOAD"] = library
     script = REPOSITORY / "scripts" / "bench" / "overhead.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--model", str(demo), "--prompt", "512", "--pairs", "10",
-         "--decode", "24"],
+        [sys.executable, str(script), "--model", str(demo), "--prompt", "320", "--pairs", "10",
+         "--decode", "16"],
         env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
     result = json.loads(done.stdout.splitlines()[-1])
