@@ -67,8 +67,8 @@ def test_attempts(
         attempts = [give_up(live, body, num_blocks) for _ in range(NUM_ATTEMPTS)]
         status, answer = live.post("/v1/chat/completions", body)
         assert status == 200
-        last = live.status()["recent"][0]
-    began = [entry.cached for entry in attempts] + [last["cached_memory"] + last["cached_disk"]]
+    usage = answer["usage"]["prompt_tokens_details"]
+    began = [*(entry.cached for entry in attempts), usage["cached_tokens"]]
     ended = [entry.computed for entry in attempts]
     assert began[0] == 0
     for start, stop in zip(began[1:], ended, strict=True):
@@ -76,7 +76,6 @@ def test_attempts(
     assert began[-1] < size - 1
     for start, stop in zip(began, ended, strict=False):
         assert stop - start >= PATIENCE * size - BLOCK
-    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == began[-1]
     assert answer["choices"] == undisturbed["choices"]
     figure(
         f"{tiers}: {size} tokens; attempts went "
