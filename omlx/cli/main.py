@@ -3,7 +3,6 @@
 Knows nothing about what the commands do; nothing but click is imported until one runs.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import click
 
 from omlx import __version__
 from omlx.cli.lazy import LazyCommand, LazyGroup
-from omlx.cli.options import CONTEXT_SETTINGS, Globals, profile_option
+from omlx.cli.options import CONTEXT_SETTINGS, Globals, give_up_stdout, profile_option
 from omlx.errors import OmlxError, SettingsError
 
 INTERRUPTED = 130
@@ -57,8 +56,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read stdout is gone; closing it here keeps Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_stdout()  # whoever read it is gone
         return 1
 
 

@@ -159,7 +159,13 @@ def say(text: str) -> None:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
+        give_up_stdout()
         raise OmlxError(f"stdout cannot be written: {reason}") from None
+
+
+def give_up_stdout() -> None:
+    """Let what stdout still holds go nowhere: Python would complain at exit and change the code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn(warnings: tuple[str, ...] | list[str]) -> None:

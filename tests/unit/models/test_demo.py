@@ -379,7 +379,7 @@ class TestSystemRunner:
     """The real runner, with small commands."""
 
     def test_output_and_exit_code(self, tmp_path: Path) -> None:
-        code = "import os, sys; print(os.getcwd(), os.environ['X']); sys.exit('bad')"
+        code = "import os, sys; print(os.getcwd(), os.environ['X'], flush=True); sys.exit('bad')"
         finished = SystemRunner().run(
             [sys.executable, "-c", code], cwd=tmp_path, env={"X": "1"}, on_wait=lambda: None
         )
