@@ -6,9 +6,7 @@ Knows nothing about threads; on those that read. Bytes only, no mlx.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from omlx.cache.hashing import TokenArray, common_prefix
+from omlx.cache.hashing import TokenArray, common_prefix, tokens_of_bytes
 from omlx.cache.queued import QueuedBlocks
 from omlx.storage.layout import BlockHash, BlockKey, BlockKind
 from omlx.storage.store import BlockStore
@@ -58,7 +56,7 @@ def find_blocks(
     for child in [*children, *store.children(parent)] if len(rest) else ():
         if child.key.kind is not BlockKind.BLOCK:
             continue
-        tokens = np.frombuffer(child.tokens, dtype="<u4")
+        tokens = tokens_of_bytes(child.tokens)
         take = common_prefix(tokens, rest)
         if take > (best.take if best else -1):
             best = Partial(child.key, tokens, take)
@@ -84,7 +82,7 @@ def find_states(
     found: dict[BlockKey, int] = {}
     waiting = [c for c in queued.children(starts) if c.key.kind is BlockKind.STATE]
     for child in [*waiting, *store.states(list(starts))] if len(rest) else ():
-        start, tokens = starts[child.key.parent], np.frombuffer(child.tokens, dtype="<u4")
+        start, tokens = starts[child.key.parent], tokens_of_bytes(child.tokens)
         end = start + len(tokens)
         # Where a block is walked to its end, only its own name is right there.
         is_right = names.get(end, child.key.name) == child.key.name

@@ -25,6 +25,11 @@ def token_array(token_ids: Sequence[int] | TokenArray) -> TokenArray:
     return np.fromiter(token_ids, dtype="<u4", count=len(token_ids))
 
 
+def tokens_of_bytes(data: bytes) -> TokenArray:
+    """Token ids as a block file has them, shape (n,); a view."""
+    return np.frombuffer(data, dtype="<u4")
+
+
 def _field(tag: bytes, value: bytes | memoryview) -> Iterable[bytes | memoryview]:
     """Tag, length, value: no two different lists of fields give the same bytes."""
     return tag, len(value).to_bytes(8, "little"), value

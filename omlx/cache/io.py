@@ -12,10 +12,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
 from omlx.cache.finding import Found, find_blocks, find_states
-from omlx.cache.hashing import TokenArray
+from omlx.cache.hashing import TokenArray, tokens_of_bytes
 from omlx.cache.queued import Buffers, QueuedBlocks
 from omlx.cache.slots import Slots
 from omlx.cache.way import Way
@@ -231,5 +229,5 @@ def _delete(store: BlockStore, way: Way) -> None:
         store.remove(key)
     for parent in way.parents:
         for child in store.children(parent):
-            if way.has(child.key, np.frombuffer(child.tokens, dtype="<u4")):
+            if way.has(child.key, tokens_of_bytes(child.tokens)):
                 store.remove(child.key)

@@ -44,6 +44,23 @@ class Tiers:
         """The parent of block `index` of a chain; the first one's is the root."""
         return names[index - 1] if index else BlockHash(self.root)
 
+    def keys(self, names: Sequence[BlockHash], first: int, end: int) -> list[BlockKey]:
+        """The full blocks [first, end) of a chain."""
+        size = self.block_size
+        return [BlockKey(self.parent(names, i), names[i], size) for i in range(first, end)]
+
+    def in_memory(self, tokens: TokenArray, names: Sequence[BlockHash], most: int) -> list[Piece]:
+        """The first full blocks of a sequence as far as memory holds them, at most so many."""
+        size = self.block_size
+        found: list[Piece] = []
+        for i, name in enumerate(names[:most]):
+            own = tokens[i * size : (i + 1) * size]
+            entry = self.memory.find(name, self.parent(names, i), own)
+            if entry is None:
+                break
+            found.append(Piece(entry.key, entry.tokens, entry.payload))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -110,23 +127,15 @@ class Lookup:
         """Begin; `done` is called before this returns or after the disk has answered."""
         tiers, size = self._tiers, self._tiers.block_size
         usable = self._limit // size
-        while self._num_in_memory < usable:
-            i = self._num_in_memory
-            tokens = self._tokens[i * size : (i + 1) * size]
-            entry = tiers.memory.find(self._names[i], tiers.parent(self._names, i), tokens)
-            if entry is None:
-                break
-            self._cover.append((Piece(entry.key, entry.tokens, entry.payload), size))
-            self._num_in_memory += 1
+        blocks = tiers.in_memory(self._tokens, self._names, usable)
+        self._cover = [(block, size) for block in blocks]
+        self._num_in_memory = len(blocks)
         self._partial = self._best_in_memory()
         in_memory = self._num_in_memory * size + (self._partial[1] if self._partial else 0)
         if tiers.readable is None or in_memory == self._limit:
             self._read(self._with_partial())
             return
-        keys = [
-            BlockKey(tiers.parent(self._names, i), self._names[i], size)
-            for i in range(self._num_in_memory, usable)
-        ]
+        keys = tiers.keys(self._names, self._num_in_memory, usable)
         rest = self._tokens[self._num_in_memory * size : self._limit]
         parent = tiers.parent(self._names, self._num_in_memory)
         tiers.readable.find(keys, parent, rest, lambda found: self._found(found, keys))

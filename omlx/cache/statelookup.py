@@ -35,17 +35,11 @@ class StateLookup:
 
     def start(self) -> None:
         """Begin; `done` is called before this returns or after the disk has answered."""
-        tiers, size = self._tiers, self._tiers.block_size
-        usable = self._limit // size
-        while tiers.codec.has_blocks and len(self._blocks) < usable:
-            i = len(self._blocks)
-            tokens = self._tokens[i * size : (i + 1) * size]
-            entry = tiers.memory.find(self._names[i], tiers.parent(self._names, i), tokens)
-            if entry is None:
-                break
-            self._blocks.append(Piece(entry.key, entry.tokens, entry.payload))
-        parent = tiers.parent(self._names, len(self._blocks))
+        tiers = self._tiers
+        usable = self._limit // tiers.block_size
         if tiers.codec.has_blocks:
+            self._blocks = tiers.in_memory(self._tokens, self._names, usable)
+            parent = tiers.parent(self._names, len(self._blocks))
             entries = tiers.memory.children(parent)
             self._partials = [Piece(e.key, e.tokens, e.payload) for e in entries]
             for entry in entries:
@@ -59,7 +53,7 @@ class StateLookup:
         if tiers.readable is None or (deepest == self._limit and self._cover(deepest) is not None):
             self._choose()
             return
-        keys = [BlockKey(tiers.parent(self._names, i), self._names[i], size) for i in range(usable)]
+        keys = tiers.keys(self._names, 0, usable)
         tiers.readable.find(
             keys,
             BlockHash(tiers.root),

@@ -16,6 +16,7 @@ from omlx.cache.hashing import (
     compute_block_hash,
     compute_root_hash,
     token_array,
+    tokens_of_bytes,
 )
 from omlx.storage.children import Child
 from omlx.storage.fs import FileSystem
@@ -112,7 +113,7 @@ class StoredSequences:
             found = self._peek.tokens(BlockKey(self._parent(names.blocks[:idx]), name, size))
             if found is None:
                 return _joined(parts)
-            parts.append(np.frombuffer(found, dtype="<u4"))
+            parts.append(tokens_of_bytes(found))
         for child in self._peek.children(self._parent(names.blocks)):
             if self.is_rest(names, names.blocks, child):
                 parts.append(_tokens(child)[: names.rest_count])
@@ -220,7 +221,7 @@ class StoredSequences:
 
 
 def _tokens(child: Child) -> TokenArray:
-    return np.frombuffer(child.tokens, dtype="<u4")
+    return tokens_of_bytes(child.tokens)
 
 
 def _joined(parts: Sequence[TokenArray]) -> TokenArray:

@@ -3,19 +3,17 @@
 Knows nothing about models or layouts but that they are described in words; changes nothing.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import cast
 
-from omlx.storage.fs import FileSystem, read_file
+from omlx.storage.description import as_object, read_description
+from omlx.storage.fs import FileSystem
 from omlx.storage.layout import (
     BLOCKS,
-    ROOT_FILE,
     SUFFIX,
     RootHash,
     is_root_name,
@@ -23,8 +21,6 @@ from omlx.storage.layout import (
     root_name,
 )
 from omlx.storage.record import FORMAT
-
-_MAX_DESCRIPTION_BYTES = 1 << 16
 
 _logger = logging.getLogger("omlx.storage")
 
@@ -51,7 +47,7 @@ def count_others(
             folder = directory / BLOCKS / name
             if name == root_name(root):
                 continue
-            described = _description(folder, fs)
+            described = read_description(fs, directory, name)
             if described and described.get("model") == describe.get("model"):
                 found[_reason(described, describe)] += _num_files(folder, fs)
     return {reason: found[reason] for reason in OtherReason if found[reason]}
@@ -73,25 +69,12 @@ def warn_of_others(
         )
 
 
-def _description(folder: Path, fs: FileSystem) -> Mapping[str, object]:
-    try:
-        data = read_file(fs, folder / ROOT_FILE, max_bytes=_MAX_DESCRIPTION_BYTES)
-        tree: object = json.loads(data)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return _object(tree)
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
-
-
 def _reason(theirs: Mapping[str, object], ours: Mapping[str, object]) -> OtherReason:
     if theirs.get("format") != FORMAT:
         return OtherReason.FORMAT
     if theirs.get("fingerprint") != ours.get("fingerprint"):
         return OtherReason.FINGERPRINT
-    old, new = _object(theirs.get("layout")), _object(ours.get("layout"))
+    old, new = as_object(theirs.get("layout")), as_object(ours.get("layout"))
     if old.get("block_size") != new.get("block_size"):
         return OtherReason.BLOCK_SIZE
     return OtherReason.LAYOUT

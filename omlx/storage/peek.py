@@ -3,19 +3,17 @@
 Knows nothing about models. It changes nothing, and takes what vanishes as not there.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from omlx.storage.blockfile import read_tokens
 from omlx.storage.children import Child, ChildLister
-from omlx.storage.fs import FileSystem, read_file
+from omlx.storage.description import as_object, read_description
+from omlx.storage.fs import FileSystem
 from omlx.storage.layout import (
     BLOCKS,
-    ROOT_FILE,
     BlockHash,
     BlockKey,
     BlockKind,
@@ -26,8 +24,6 @@ from omlx.storage.layout import (
     root_name,
 )
 from omlx.storage.record import BadBlock
-
-_MAX_DESCRIPTION_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +41,8 @@ def root_files(directory: Path, fs: FileSystem) -> list[RootFile]:
     found: list[RootFile] = []
     with suppress(OSError):
         for name in sorted(filter(is_root_name, fs.names(directory / BLOCKS))):
-            described = _object(_read(directory / BLOCKS / name / ROOT_FILE, fs))
-            layout = _object(described.get("layout"))
+            described = read_description(fs, directory, name)
+            layout = as_object(described.get("layout"))
             match described:
                 case {"model": str(model), "fingerprint": str(fingerprint)} if layout:
                     words = {key: str(value) for key, value in layout.items()}
@@ -54,17 +50,6 @@ def root_files(directory: Path, fs: FileSystem) -> list[RootFile]:
                 case _:
                     pass
     return found
-
-
-def _read(path: Path, fs: FileSystem) -> object:
-    try:
-        return json.loads(read_file(fs, path, max_bytes=_MAX_DESCRIPTION_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
 
 
 class Peek:

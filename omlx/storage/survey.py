@@ -3,23 +3,20 @@
 Knows nothing about a running server; it is safe beside one, since any file may vanish.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from omlx.storage.blockfile import read_tokens
-from omlx.storage.fs import FileSystem, read_file
+from omlx.storage.description import as_object, read_description
+from omlx.storage.fs import FileSystem
 from omlx.storage.inventory import Inventory
-from omlx.storage.layout import BLOCKS, ROOT_FILE, BlockKind, parse_block_name
+from omlx.storage.layout import BlockKind, parse_block_name
 from omlx.storage.order import EVICTABLE
 from omlx.storage.record import BadBlock, BadReason
 from omlx.storage.scan import FileKind, FoundFile, is_process_alive, is_stale, scan
-
-_MAX_DESCRIPTION_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def plan_prune(
     stale = [file for file in files if _is_stale_temp(file, now, is_alive)]
     roots = {file.root16 for file in files if file.root16}
     if model is not None:
-        roots = {root for root in roots if _model(_description(fs, directory, root)) == model}
+        roots = {root for root in roots if _model(read_description(fs, directory, root)) == model}
         everything = everything or (max_bytes is None and older_than_s is None)
     left = sum(file.size for file in files) - sum(file.size for file in stale)
     inventory = Inventory(file for file in files if file.root16 in roots)
@@ -197,7 +194,7 @@ def _count(fs: FileSystem, directory: Path, file: FoundFile, tally: _Tally) -> N
 
 
 def _root_survey(fs: FileSystem, directory: Path, root16: str, tally: _Tally) -> RootSurvey:
-    description = _description(fs, directory, root16)
+    description = read_description(fs, directory, root16)
     block_size = _block_size(description) or max(tally.counts, default=0)
     return RootSurvey(
         root16=root16,
@@ -214,25 +211,13 @@ def _root_survey(fs: FileSystem, directory: Path, root16: str, tally: _Tally) ->
     )
 
 
-def _description(fs: FileSystem, directory: Path, root16: str) -> Mapping[str, object]:
-    path = directory / BLOCKS / root16 / ROOT_FILE
-    try:
-        tree: object = json.loads(read_file(fs, path, max_bytes=_MAX_DESCRIPTION_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast(dict[str, object], tree) if isinstance(tree, dict) else {}
-
-
 def _model(description: Mapping[str, object]) -> str | None:
     model = description.get("model")
     return model if isinstance(model, str) else None
 
 
 def _block_size(description: Mapping[str, object]) -> int | None:
-    layout = description.get("layout")
-    if not isinstance(layout, dict):
-        return None
-    size = cast(dict[str, object], layout).get("block_size")
+    size = as_object(description.get("layout")).get("block_size")
     return int(size) if isinstance(size, str) and size.isdecimal() and len(size) < 6 else None
 
 

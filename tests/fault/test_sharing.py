@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -123,18 +124,25 @@ def stop(process: "subprocess.Popen[str]") -> None:
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
+@contextmanager
+def running(script: str, number: int, directory: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many processes of a script on one directory; killed at the end."""
+    command = [sys.executable, "-c", script, str(directory)]
+    started = [
+        subprocess.Popen([*command, str(i), str(MAX_BYTES)], stdout=subprocess.PIPE, text=True)
+        for i in range(number)
+    ]
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def fillers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that together write many times what the directory may hold."""
-    command = [sys.executable, "-c", FILLER, str(tmp_path / "cache")]
-    started = [
-        subprocess.Popen([*command, str(i), str(MAX_BYTES)], stdout=subprocess.PIPE, text=True)
-        for i in range(NUM_FILLERS)
-    ]
-    yield started
-    for filler in started:
-        filler.kill()
-        filler.communicate()
+    with running(FILLER, NUM_FILLERS, tmp_path / "cache") as started:
+        yield started
 
 
 def test_processes_that_fill_a_directory_keep_its_budget_within_a_block_each(
@@ -191,15 +199,8 @@ NUM_SHARERS = 2
 @pytest.fixture
 def sharers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that write and read the same blocks, many times what the directory may hold."""
-    command = [sys.executable, "-c", SHARER, str(tmp_path / "cache")]
-    started = [
-        subprocess.Popen([*command, str(i), str(MAX_BYTES)], stdout=subprocess.PIPE, text=True)
-        for i in range(NUM_SHARERS)
-    ]
-    yield started
-    for sharer in started:
-        sharer.kill()
-        sharer.communicate()
+    with running(SHARER, NUM_SHARERS, tmp_path / "cache") as started:
+        yield started
 
 
 def remove_by_hand(directory: Path, rng: random.Random) -> None:

@@ -3,9 +3,6 @@
 Knows nothing about what the stages do.
 """
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,35 +11,23 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.progress import Progress as RichProgress
 
+from omlx.cli.view.progress import EnteredProgress
 from omlx.models.demo import Progress, Stage
 
 
-class Bars:
+class Bars(EnteredProgress):
     """Shows progress while it is entered; call it with each."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._progress = RichProgress(
+        super().__init__(
             TextColumn("{task.description:<8}"),
             BarColumn(),
             DownloadColumn(),
             TimeElapsedColumn(),
-            console=console or Console(stderr=True),
+            console=console,
         )
         self._tasks: dict[Stage, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Move the bar of its stage (mutates)."""

@@ -5,12 +5,11 @@ Knows nothing about how it was made.
 
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from omlx.cli.view.progress import EnteredProgress
 from omlx.cli.view.text import columns, count
 from omlx.storage.check import Checked, CheckProgress
 from omlx.units import format_size
@@ -66,30 +65,18 @@ def _by_reason(found: Checked) -> dict[str, int]:
     return dict(sorted((reason.value, number) for reason, number in found.by_reason.items()))
 
 
-class Bar:
+class Bar(EnteredProgress):
     """Shows progress on stderr while it is entered; call it with each."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._progress = Progress(
+        super().__init__(
             TextColumn("verify"),
             BarColumn(),
             DownloadColumn(),
             TimeRemainingColumn(),
-            console=console or Console(stderr=True),
+            console=console,
         )
         self._task = self._progress.add_task("verify")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, progress: CheckProgress) -> None:
         """Move the bar (mutates)."""

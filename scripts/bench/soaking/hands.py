@@ -6,23 +6,24 @@ Knows nothing about requests or servers.
 import json
 import random
 import shutil
-import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from scripts.bench.soaking.routine import Routine
 from tests.live import run_omlx
 
 _PAUSES_S = (1.0, 6.0)
 _TIMEOUT_S = 120.0
 
 
-class Hands:
+class Hands(Routine):
     """One thread that does one thing after another, by a seed."""
 
     def __init__(
         self, directory: Path, home: Path, models: Path, *, max_bytes: int, seed: int
     ) -> None:
+        super().__init__()
         self.done: Counter[str] = Counter()
         self.num_files = 0
         self.problems: list[str] = []
@@ -32,16 +33,6 @@ class Hands:
         self._max_bytes = max_bytes
         self._rng = random.Random(seed)
         self._may_be_bad = False
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         deeds = {

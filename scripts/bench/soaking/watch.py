@@ -6,7 +6,6 @@ Knows nothing about requests.
 import os
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from scripts.bench.soaking.routine import Routine
 from scripts.bench.soaking.servers import Engine, Life, Server
 
 _INTERVAL_S = 1.0
@@ -95,10 +95,11 @@ def _has_ended_or(check: Callable[[psutil.Process], bool], process: psutil.Proce
         return True
 
 
-class Watch:
+class Watch(Routine):
     """Samples once a second on a thread of its own."""
 
     def __init__(self, directory: Path, max_bytes: int, servers: Sequence[Server]) -> None:
+        super().__init__()
         self.held: list[Held] = []
         self.over: list[dict[str, Any]] = []
         self.unstill = 0
@@ -107,16 +108,6 @@ class Watch:
         self._max_bytes = max_bytes
         self._servers = servers
         self._figures: dict[tuple[str, int, str], Figures] = {}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         while not self._is_over.wait(_INTERVAL_S):

@@ -2,23 +2,22 @@
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from omlx.engine.request import FailureCode, FinishReason
 from tests.fakes.batch import solo
 from tests.fakes.cache import BLOCK_BYTES, Rig
 from tests.fakes.loop import NUM_VOCAB, LoopRig, Outcome
+from tests.fakes.schedule import LoopMachine
 
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
 
 
-class Schedule(RuleBasedStateMachine):
+class Schedule(LoopMachine):
     """Requests, aborts, failing steps and failing stores in any order.
 
     The rig itself checks that no event follows the last one of its request.
     """
-
-    rig: LoopRig | None = None
 
     @initialize(
         blocks=st.sampled_from([None, 0, 2, 1000]),
@@ -38,9 +37,6 @@ class Schedule(RuleBasedStateMachine):
         self.aborted: set[str] = set()
         self.num_failures = 0
 
-    def outcomes(self) -> list[Outcome]:
-        return list(self.rig.outcomes.values())
-
     @rule(tokens=PROMPTS, max_tokens=st.integers(1, 9), stop_at=st.integers(0, 20))
     def submit(self, tokens: list[int], max_tokens: int, stop_at: int) -> None:
         new, _ = solo(tokens, 21, NUM_VOCAB)
@@ -49,19 +45,6 @@ class Schedule(RuleBasedStateMachine):
     @rule()
     def submit_nothing(self) -> None:
         self.rig.submit([])
-
-    @rule(index=st.integers(0, 9))
-    def abort(self, index: int) -> None:
-        left = [o for o in self.outcomes() if o.last is None]
-        if left:
-            outcome = left[index % len(left)]
-            self.aborted.add(outcome.request.id)
-            self.rig.abort(outcome)
-
-    @rule(num_turns=st.integers(1, 6), has_io=st.booleans())
-    def turns(self, num_turns: int, has_io: bool) -> None:
-        for _ in range(num_turns):
-            self.rig.turn(has_io=has_io)
 
     @rule()
     def fail_the_next_step(self) -> None:

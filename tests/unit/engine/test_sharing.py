@@ -4,23 +4,22 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from omlx.engine.request import FinishReason, Prefilled
 from tests.fakes.blocks import MANY
 from tests.fakes.cache import BLOCK, Rig
 from tests.fakes.loop import LoopRig, Outcome, assert_as_solo
+from tests.fakes.schedule import LoopMachine
 
 FAMILIES = [[family * 9 + (i * i + family) % 9 for i in range(60)] for family in range(2)]
 
 
-class Sharing(RuleBasedStateMachine):
+class Sharing(LoopMachine):
     """Requests with common prefixes, aborts, a disk that answers when it likes.
 
     Nothing is lost here: memory and the disk are large enough, and no step fails.
     """
-
-    rig: LoopRig | None = None
 
     @initialize(
         tiers=st.sampled_from([(MANY, True), (MANY, False), (0, True)]),
@@ -31,9 +30,6 @@ class Sharing(RuleBasedStateMachine):
         cache = Rig(memory_bytes=tiers[0], has_disk=tiers[1])
         self.rig = LoopRig(cache=cache, max_active=max_active, max_waiting=50, chunk=chunk)
         self.aborted: set[str] = set()
-
-    def outcomes(self) -> list[Outcome]:
-        return list(self.rig.outcomes.values())
 
     @rule(
         family=st.sampled_from(FAMILIES),
@@ -49,19 +45,6 @@ class Sharing(RuleBasedStateMachine):
         if self.rig.outcomes:
             tokens = self.outcomes()[-1 - index % len(self.rig.outcomes)].request.tokens
             self.rig.submit(tokens)
-
-    @rule(index=st.integers(0, 9))
-    def abort(self, index: int) -> None:
-        left = [o for o in self.outcomes() if o.last is None]
-        if left:
-            outcome = left[index % len(left)]
-            self.aborted.add(outcome.request.id)
-            self.rig.abort(outcome)
-
-    @rule(num_turns=st.integers(1, 6), has_io=st.booleans())
-    def turns(self, num_turns: int, has_io: bool) -> None:
-        for _ in range(num_turns):
-            self.rig.turn(has_io=has_io)
 
     @rule(is_newest=st.booleans())
     def one_disk_job(self, is_newest: bool) -> None:
