@@ -19,6 +19,7 @@ from omlx.cache.slots import Slots
 from omlx.cache.way import Way
 from omlx.storage.budget import Budget
 from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.pace import Pace
 from omlx.storage.store import BlockStore, PutResult, StoreCounters
 
 _log = logging.getLogger("omlx.cache.io")
@@ -53,7 +54,8 @@ class Usage:
 class DiskTier:
     """Asynchronous access to one BlockStore; its methods are called on the engine thread.
 
-    `writer` must run one job at a time, in order; both executors are ended by `close`.
+    `writer` must run one job at a time, in order; both executors are ended by `close`. `pace` is
+    that of the store's file system.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class DiskTier:
         readers: Executor | None = None,
         writer: Executor | None = None,
         num_cores: int | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._store = store
         self._budget = budget
@@ -75,6 +78,7 @@ class DiskTier:
         self._reading = Slots(self._readers, _READERS)
         cores = num_cores or os.cpu_count() or 1
         self._busy_readers = max(1, min(_READERS, cores // _CORES_A_READER))
+        self._pace = pace or Pace()
         self._writes: set[Future[None]] = set()
         self._lock = threading.Lock()
         self._drop: Future[None] | None = None
@@ -128,7 +132,8 @@ class DiskTier:
             self._reading.submit(self._guarded(read_one, False, lambda ok, i=i: finish(i, ok)))
 
     def set_busy(self, *, is_busy: bool) -> None:
-        """Whether rows run: they keep their rhythm if fewer blocks are read at a time."""
+        """Whether rows run: they keep their rhythm if less is read and written at a time."""
+        self._pace.is_busy = is_busy
         self._reading.set_limit(self._busy_readers if is_busy else _READERS)
 
     def write(
@@ -193,7 +198,8 @@ class DiskTier:
         return self._store.counters()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for queued writes; False when some were not done in time."""
+        """Wait for queued writes, done at full speed; False when some were not done in time."""
+        self._pace.is_busy = False
         with self._lock:
             pending = set(self._writes)
         return not wait(pending, timeout_s).not_done

@@ -38,9 +38,9 @@ from omlx.errors import StoreError
 from omlx.models.fingerprint import identify
 from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.storage.budget import Budget, auto_max_bytes
-from omlx.storage.fs import RealFileSystem
 from omlx.storage.layout import BlockHash, RootHash
 from omlx.storage.others import warn_of_others
+from omlx.storage.pace import Pace, PacedFileSystem
 from omlx.storage.store import BlockStore
 from omlx.units import format_size
 
@@ -215,7 +215,8 @@ def _open_disk(
     """The disk tier, or None with the reason: a directory that can't be used is no outage."""
     if config.disk_bytes == 0 or not config.cache_dir:
         return None, "disk tier off by setting"
-    directory, fs = Path(config.cache_dir), RealFileSystem()
+    directory, pace = Path(config.cache_dir), Pace()
+    fs = PacedFileSystem(pace)
     describe = {"model": config.model_id, "fingerprint": identity, "layout": dict(layout)}
     try:
         max_bytes = config.disk_bytes
@@ -230,6 +231,7 @@ def _open_disk(
             fs=fs,
             budget=budget,
             clock=time.time,
+            timer=pace.working_clock,
             max_daily_bytes=config.daily_bytes,
             is_read_once=config.memory_bytes != 0,
             describe=describe,
@@ -239,4 +241,5 @@ def _open_disk(
     except (StoreError, OSError) as error:
         _log.warning("the disk tier is off: %s", error)
         return None, f"disk tier off: {error}"
-    return DiskTier(store, budget, inbox.post, max_queued_bytes=QueueLimit(time.monotonic)), ""
+    limit = QueueLimit(time.monotonic)
+    return DiskTier(store, budget, inbox.post, max_queued_bytes=limit, pace=pace), ""

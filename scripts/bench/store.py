@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -55,9 +56,9 @@ def fill(loaded, folder, caches, tokens):
     return packed - started, written - packed
 
 
-def check(loaded, folder, caches, tokens):
+def check(loaded, folder, caches, tokens, memory_bytes):
     """What comes back is what was stored."""
-    cache = OpenCache(loaded, folder)
+    cache = OpenCache(loaded, folder, memory_bytes=memory_bytes)
     hit, _ = cache.look_up(np.append(tokens, tokens[:1]))
     assert hit.from_disk == len(tokens), hit.from_disk
     for stored, found in zip(caches, cache.prefix.restore(hit), strict=True):
@@ -67,9 +68,9 @@ def check(loaded, folder, caches, tokens):
     cache.close()
 
 
-def ours(loaded, folder, tokens, paths, *, is_fresh=False):
+def ours(loaded, folder, tokens, paths, memory_bytes, *, is_fresh=False):
     """Seconds of one restore from disk, and those of joining what was found into layer caches."""
-    cache = OpenCache(loaded, folder)
+    cache = OpenCache(loaded, folder, memory_bytes=memory_bytes)
     drop_pages(paths)
     if is_fresh:
         mx.clear_cache()
@@ -121,7 +122,7 @@ def restore_figures(name, num_layers, args, folder):
     assert shutil.disk_usage(folder).free > need, f"{need} bytes of disk are needed"
     caches = random_caches(num_layers, num_tokens, CHUNK)
     pack_s, write_s = fill(loaded, folder, caches, tokens)
-    check(loaded, folder, caches, tokens)
+    check(loaded, folder, caches, tokens, args.memory)
     del caches
     paths = sorted(folder.rglob("*.safetensors"))
     assert sum(p.stat().st_size for p in paths) >= num_bytes
@@ -130,22 +131,23 @@ def restore_figures(name, num_layers, args, folder):
     left = cached_share(paths)
     buffers = [memoryview(bytearray(p.stat().st_size + 1)) for p in paths]
     tokens = np.append(tokens, tokens[:1])
+    restore = partial(ours, loaded, folder, tokens, paths, args.memory)
     raw(paths, buffers)  # warm both
-    ours(loaded, folder, tokens, paths)
+    restore()
     ratios, control, ours_s, raw_s, joins = [], [], [], [], []
     fresh_ratios, fresh_ours_s, fresh_raw_s = [], [], []
     for pair in range(args.pairs):
-        first = ours(loaded, folder, tokens, paths)
+        first = restore()
         raws = [raw(paths, buffers), raw(paths, buffers)]
-        last = ours(loaded, folder, tokens, paths)
+        last = restore()
         ratios.append(sum(raws) / (first[0] + last[0]))
         control.append(raws[0] / raws[1])
         ours_s += [first[0], last[0]]
         raw_s += raws
         joins += [first[1], last[1]]
-        fresh = [ours(loaded, folder, tokens, paths, is_fresh=True)[0]]
+        fresh = [restore(is_fresh=True)[0]]
         fresh += [raw(paths, fresh_memory(buffers)), raw(paths, fresh_memory(buffers))]
-        fresh += [ours(loaded, folder, tokens, paths, is_fresh=True)[0]]
+        fresh += [restore(is_fresh=True)[0]]
         fresh_ours_s += [fresh[0], fresh[3]]
         fresh_raw_s += fresh[1:3]
         fresh_ratios.append(sum(fresh[1:3]) / (fresh[0] + fresh[3]))
@@ -239,6 +241,7 @@ def main():
     parser.add_argument("--bytes", type=int, default=10**9, help="of state, for each block size")
     parser.add_argument("--pairs", type=int, default=6, help="ABBA pairs")
     parser.add_argument("--index", type=int, default=100_000, help="blocks to index")
+    parser.add_argument("--memory", type=int, default=1 << 40, help="bytes of the memory tier")
     parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
     args = parser.parse_args()
     kinds = []

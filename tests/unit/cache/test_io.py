@@ -12,6 +12,7 @@ from omlx.cache.finding import Found
 from omlx.cache.hashing import token_array
 from omlx.cache.io import DiskTier, ReadJob
 from omlx.storage.layout import BlockHash, BlockKey
+from omlx.storage.pace import Pace
 from tests.fakes.blocks import ROOT, Block, Clock, Shelf, make_block, make_chain, make_state
 from tests.fakes.executor import ManualExecutor
 from tests.fakes.fs import MemoryFileSystem
@@ -350,15 +351,19 @@ def test_fewer_blocks_are_read_at_a_time_while_rows_run(num_cores: int, most: in
         readers=readers,
         writer=ManualExecutor(),
         num_cores=num_cores,
+        pace=(pace := Pace()),
     )
     results: list[bool] = []
     tier.set_busy(is_busy=True)
+    assert pace.is_busy
     for block in blocks:
         buffers = [(spec, memoryview(bytearray(spec.nbytes))) for spec in block.specs]
         tier.read([ReadJob(block.key, block.tokens, buffers)], results.extend)
     assert len(readers.jobs) == most
     tier.set_busy(is_busy=False)
-    assert len(readers.jobs) == 8
+    assert len(readers.jobs) == 8 and not pace.is_busy
     readers.run()
     answer(posted)
     assert results == [True] * 20
+    tier.set_busy(is_busy=True)
+    assert tier.drain(0.0) and not pace.is_busy
