@@ -21,6 +21,10 @@ from omlx.cache.trail import Trail, TrailNotes
 from omlx.cache.writeback import WriteBack
 from omlx.storage.layout import BlockHash, BlockKey, RootHash
 
+MAX_FINDS = 3
+"""How often a look-up asks what the disk has: once it is read, what it was told of may be bad, or a
+longer block may have taken its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
@@ -121,21 +125,28 @@ class Lookup:
         self._notes = TrailNotes(tiers.root, tokens, self._names, block_size=tiers.block_size)
         self._cover: list[tuple[Piece, int]] = []  # with how many of their tokens to take
         self._num_in_memory = 0  # full blocks
+        self._num_finds = 0
         self._partial: tuple[Piece, int] | None = None  # what memory has after those
 
     def start(self) -> None:
         """Begin; `done` is called before this returns or after the disk has answered."""
+        size = self._tiers.block_size
+        blocks = self._tiers.in_memory(self._tokens, self._names, self._limit // size)
+        self._go_on([(block, size) for block in blocks])
+
+    def _go_on(self, at_hand: list[tuple[Piece, int]]) -> None:
+        """These full blocks can be used: find what continues them."""
         tiers, size = self._tiers, self._tiers.block_size
-        usable = self._limit // size
-        blocks = tiers.in_memory(self._tokens, self._names, usable)
-        self._cover = [(block, size) for block in blocks]
-        self._num_in_memory = len(blocks)
+        self._cover = at_hand
+        self._num_in_memory = len(at_hand)
         self._partial = self._best_in_memory()
         in_memory = self._num_in_memory * size + (self._partial[1] if self._partial else 0)
-        if tiers.readable is None or in_memory == self._limit:
+        is_all = in_memory == self._limit or self._num_finds == MAX_FINDS
+        if tiers.readable is None or is_all:
             self._read(self._with_partial())
             return
-        keys = tiers.keys(self._names, self._num_in_memory, usable)
+        self._num_finds += 1
+        keys = tiers.keys(self._names, self._num_in_memory, self._limit // size)
         rest = self._tokens[self._num_in_memory * size : self._limit]
         parent = tiers.parent(self._names, self._num_in_memory)
         tiers.readable.find(keys, parent, rest, lambda found: self._found(found, keys))
@@ -205,9 +216,7 @@ class Lookup:
         idx = next(i for i, (piece, _) in enumerate(self._cover) if piece is bad)
         if bad.payload is not None:  # its windows can't be had any more
             self._tiers.memory.remove(bad.key.name)
-        if self._partial is not None and self._partial[0] is bad:
-            self._partial = None
-        self._read(self._with_partial() if idx == self._num_in_memory else self._cover[:idx])
+        self._go_on(self._cover[:idx])
 
     def _finish(self) -> None:
         tiers, size = self._tiers, self._tiers.block_size

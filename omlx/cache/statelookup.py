@@ -9,7 +9,7 @@ from omlx.cache.block import Chain
 from omlx.cache.finding import Found
 from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
 from omlx.cache.leaves import Payload
-from omlx.cache.lookup import Hit, Tiers, keep, tail_of, whole
+from omlx.cache.lookup import MAX_FINDS, Hit, Tiers, keep, tail_of, whole
 from omlx.cache.memory import Entry
 from omlx.cache.reading import Gap, Piece, Reading, gaps
 from omlx.cache.stops import Stops
@@ -29,7 +29,12 @@ class StateLookup:
         self._done = done
         self._limit = len(tokens) - 1
         self._names = chain_hashes(tiers.root, tokens, tiers.block_size)
-        self._stops = Stops(tiers.root, tokens, self._names, block_size=tiers.block_size)
+        self._num_finds = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        size = self._tiers.block_size
+        self._stops = Stops(self._tiers.root, self._tokens, self._names, block_size=size)
         self._blocks: list[Piece] = []
         self._partials: list[Piece] = []
 
@@ -53,6 +58,7 @@ class StateLookup:
         if tiers.readable is None or (deepest == self._limit and self._cover(deepest) is not None):
             self._choose()
             return
+        self._num_finds += 1
         keys = tiers.keys(self._names, 0, usable)
         tiers.readable.find(
             keys,
@@ -160,7 +166,11 @@ class StateLookup:
         def ended(bad: Piece | None) -> None:
             if bad is not None:
                 self._forget(bad)
-            self._choose()
+            if bad is not None and self._num_finds < MAX_FINDS:
+                self._begin()
+                self.start()
+            else:
+                self._choose()
 
         tiers.memory.touch([block.key.name for block in self._blocks])
         Reading(tiers.disk, tiers.codec, tiers.cost, missing, arrived=arrived, done=ended).start()

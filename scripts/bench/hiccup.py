@@ -3,11 +3,15 @@
 same process, while gigabytes are written to the store and while they are read back.
 
 Four streams decode without end through an engine whose model computes little and keeps as much
-state a token as an 8B one; they repeat the same requests, so that they leave nothing to write.
+state a token as an 8B one; they repeat the same requests, so that they leave nothing to write. They
+begin together, and gaps count while all four decode: what a prompt does to them is no matter of the
+disk. How long the first token of such a short prompt takes is told apart.
 Windows without I/O alternate with windows in which another sequence of the same cache is written
 (its blocks are in memory before) or read (a look-up of a sequence that is only on disk, its pages
-dropped). Gaps are pooled over all windows of a kind; the interval of the ratio comes from
-resampling rounds. Prints progress on stderr and one JSON document on the last line.
+dropped). In a fourth kind of window another process reads the same files at the same rate into one
+small buffer: what that costs the streams is the machine's part. Gaps are pooled over all windows of
+a kind; the interval of the ratio comes from resampling rounds. Prints progress on stderr and one
+JSON document on the last line.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import queue
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -47,6 +52,18 @@ PROMPT, REPLY = 16, 48
 SLACK_BYTES = 256 << 20  # of the memory tier, for what the streams themselves leave there
 POLL_S = 0.02
 LOOP_SLEEP_S = 0.005
+FOREIGN = """
+import os, sys, time
+paths, bytes_per_s = sys.stdin.read().split("\\n"), float(sys.argv[1])
+buffer, started, done = bytearray(1 << 20), time.perf_counter(), 0
+for path in paths:
+    fd, at = os.open(path, os.O_RDONLY), 0
+    while got := os.preadv(fd, [buffer], at):
+        at, done = at + got, done + got
+        time.sleep(max(0.0, started + done / bytes_per_s - time.perf_counter()))
+    os.close(fd)
+print(done)
+"""
 TIMEOUT_S = 300.0
 
 
@@ -56,6 +73,7 @@ class Streams:
     def __init__(self, folder, memory_bytes, disk_bytes):
         self.loaded = wide_model(LAYERS, DTYPE)
         self.gaps = []  # (end of the gap, seconds)
+        self.firsts = []  # (time of a first token, seconds since its request was submitted)
         self._last = {}
         self._ids = count()
         rng = random.Random(5)
@@ -86,24 +104,32 @@ class Streams:
         self._made.put(assembly)
         return assembly
 
-    def _submit(self, stream):
-        request_id = f"{next(self._ids)}-{stream}"
-        self.engine.submit(EngineRequest(request_id, self._prompts[stream], REPLY))
+    def _submit(self):
+        """All four; when that was."""
+        for stream in range(STREAMS):
+            request = EngineRequest(f"{next(self._ids)}", self._prompts[stream], REPLY)
+            self.engine.submit(request)
+        return time.perf_counter()
 
     def _feed(self):
-        for stream in range(STREAMS):
-            self._submit(stream)
+        submitted, num_left, all_since = self._submit(), STREAMS, None
         while not self._is_over:
             at, events = self._events.get()
             for event in events:
                 if isinstance(event, Token):
                     last = self._last.get(event.request_id)
                     self._last[event.request_id] = at
-                    if last is not None:
+                    if last is None:
+                        self.firsts.append((at, at - submitted))
+                        all_since = at if len(self._last) == STREAMS else None
+                    elif all_since is not None and last >= all_since:
                         self.gaps.append((at, at - last))
                 elif isinstance(event, (Finished, Failed)):
-                    self._last.pop(event.request_id, None)
-                    self._submit(int(event.request_id.partition("-")[2]))
+                    assert isinstance(event, Finished), event
+                    num_left, all_since = num_left - 1, None
+                    if not num_left:
+                        self._last.clear()
+                        submitted, num_left = self._submit(), STREAMS
 
     def stop(self):
         self._is_over = True
@@ -193,6 +219,21 @@ class Bench:
         assert num_bytes >= self.num_bytes - SLACK_BYTES - BLOCK_BYTES, num_bytes
         return num_bytes
 
+    def read_elsewhere(self):
+        """Have another process read the files that were written last, as fast as `read` did."""
+        kind, num_bytes, seconds = self.moved[-1]
+        assert kind == "read"
+        files = sorted(self.folder.rglob("*.safetensors"), key=lambda p: p.stat().st_mtime)
+        chosen = files[-(num_bytes // BLOCK_BYTES) :]
+        done = subprocess.run(
+            [sys.executable, "-c", FOREIGN, str(num_bytes / seconds)],
+            input="\n".join(map(str, chosen)),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(done.stdout)
+
     def settle(self):
         """Nothing is dirty in the page cache, and nothing of the store in it."""
         for path in self.folder.rglob("*.safetensors"):
@@ -209,6 +250,8 @@ class Bench:
             moved = self.write()
         elif kind == "read":
             moved = self.read()
+        elif kind == "foreign":
+            moved = self.read_elsewhere()
         while time.perf_counter() - started < seconds:
             time.sleep(POLL_S)
         ended = time.perf_counter()
@@ -233,6 +276,7 @@ class Bench:
                 self.window(i, "quiet", wrote_s)
                 self.window(i, "quiet", self.last_s("read"))
             read_s = self.window(i, "read")
+            self.window(i, "foreign")
             if quiet_first:
                 self.window(i, "quiet", read_s)
 
@@ -283,17 +327,22 @@ def ratio(busy, quiet, share, draws=1000):
 
 
 def summary(bench):
-    gaps, lags = bench.streams.gaps, bench.lag.lags
+    gaps, lags, firsts = bench.streams.gaps, bench.lag.lags, bench.streams.firsts
     result = {}
     quiet = samples(gaps, bench.windows, "quiet")
     quiet_lag = samples(lags, bench.windows, "quiet")
-    result["quiet"] = {"gaps": figures(quiet), "loop_lag": figures(quiet_lag)}
-    for kind in ("write", "read"):
+    result["quiet"] = {
+        "gaps": figures(quiet),
+        "loop_lag": figures(quiet_lag),
+        "first_token": figures(samples(firsts, bench.windows, "quiet")),
+    }
+    for kind in ("write", "read", "foreign"):
         busy, busy_lag = samples(gaps, bench.windows, kind), samples(lags, bench.windows, kind)
         moved = [(b, s) for k, b, s in bench.moved if k == kind]
         result[kind] = {
             "gaps": figures(busy),
             "loop_lag": figures(busy_lag),
+            "first_token": figures(samples(firsts, bench.windows, kind)),
             "gap_p50": ratio(busy, quiet, 0.5),
             "gap_p99": ratio(busy, quiet, 0.99),
             "loop_lag_p99": ratio(busy_lag, quiet_lag, 0.99),

@@ -223,3 +223,39 @@ def test_a_fork_then_stores_the_block_in_which_it_forked(fork: int, where: str) 
     assert hit.num_tokens == fork
     assert len(hit.chain.names) == len(other) // BLOCK
     assert rig.compute([*other, 99]).from_memory == len(other)
+
+
+def test_a_tail_that_a_longer_one_replaces_while_its_read_is_on_its_way() -> None:
+    rig = Rig(memory_bytes=0)
+    chain = Chain(token_array(LONG))
+    rig.keep(chain, LONG, is_held=True)
+    rig.writer.run()
+    rig.answer()  # the held tail waits in the queue
+    hits = start(rig, [*LONG, 99])
+    rig.readers.run()
+    rig.answer()  # the disk has said what it has; reads are queued
+    rig.keep(chain, [*LONG, 98])
+    rig.settle()
+    (hit,) = hits
+    assert hit.num_tokens == len(LONG)
+    assert state.holds(rig.prefix.restore(hit), LONG)
+
+
+def test_a_bad_block_leaves_a_shorter_one_of_the_same_place() -> None:
+    rig = stored(LONG[:6])
+    other = rig.twin()
+    other.keep(Chain(token_array(LONG[:9])), LONG[:9])
+    other.pass_delay()
+    assert rig.on_disk() == [1, 2, 4, 4]
+    path = rig.file_of(rig.twin().look_up([*LONG[:9], 99]).chain, 1)
+    rig.fs.content(path)[-1] ^= 1
+    assert rig.look_up([*LONG[:9], 99]).num_tokens == 6
+
+
+def test_a_disk_that_always_promises_and_never_gives_ends_a_look_up() -> None:
+    rig = stored()
+    fault = FaultFileSystem(rig.fs)
+    rig.start(fault)
+    fault.fail_next("preadv", "forever", errno.EAGAIN)  # no fault of the files: they stay
+    assert rig.look_up([*LONG, 99]).num_tokens == 0
+    assert len(rig.block_files()) == 6
