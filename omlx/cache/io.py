@@ -131,6 +131,11 @@ class DiskTier:
 
             self._reading.submit(self._guarded(read_one, False, lambda ok, i=i: finish(i, ok)))
 
+    @property
+    def num_readers(self) -> int:
+        """How many blocks may be read at a time now."""
+        return self._reading.limit
+
     def set_busy(self, *, is_busy: bool) -> None:
         """Whether rows run: they keep their rhythm if less is read and written at a time."""
         self._pace.is_busy = is_busy

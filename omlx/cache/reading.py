@@ -13,9 +13,8 @@ from omlx.cache.io import DiskTier, ReadJob
 from omlx.cache.leaves import Payload
 from omlx.storage.layout import BlockKey
 
-_FIRST = 12  # blocks that are asked for at once: more than there are readers
 _MORE = 2  # and so many whenever one has arrived, so that the engine thread is never held up
-_AHEAD_BYTES = 256 << 20  # asked for and not read: what keeps readers busy while the model steps
+_AHEAD_BYTES = 32 << 20  # a reader, asked for and not read: it is busy while the model steps
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +59,8 @@ def gaps(codec: Codec, cover: Sequence[tuple[Piece, int]]) -> list[Gap]:
 class Reading:
     """Reads pieces side by side and fills in their payloads.
 
-    Memory for a block is set apart shortly before it is read, and only for so many at a time.
+    Memory for a block is set apart shortly before it is read, and only for so many at a time: more
+    than there are readers, and as far as `_AHEAD_BYTES` go.
     `arrived` gets the pieces in order, so that what they push out of memory makes room for those
     that follow. `done` gets None, or the first piece that can't be read; what comes after it is not
     given to `arrived`.
@@ -94,11 +94,15 @@ class Reading:
     def start(self) -> None:
         """Begin; `done` is called when nothing is on its way any more."""
         self._started = self._cost.clock()
-        self._ask_for(_FIRST)
+        self._ask_for(self._num_at_once())
+
+    def _num_at_once(self) -> int:
+        return (3 * self._disk.num_readers + 1) // 2  # so that each reader finds its next one there
 
     def _ask_for(self, most: int) -> None:
         for _ in range(most):
-            is_ahead = self._num_flying >= _FIRST and self._flying_bytes >= _AHEAD_BYTES
+            is_many = self._num_flying >= self._num_at_once()
+            is_ahead = is_many and self._flying_bytes >= self._disk.num_readers * _AHEAD_BYTES
             if is_ahead or self._next_idx >= self._bad_idx:
                 break
             self._ask(self._next_idx)

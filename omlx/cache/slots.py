@@ -19,6 +19,11 @@ class Slots:
         self._waiting: deque[Callable[[], None]] = deque()
         self._num_running = 0
 
+    @property
+    def limit(self) -> int:
+        """How many jobs may run at a time now."""
+        return self._limit
+
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job as soon as there is a slot; it must not raise."""
         self._waiting.append(job)

@@ -21,7 +21,8 @@ COUNT = 4
 class Disk:
     """Takes jobs, and reads block i as its number when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_readers: int) -> None:
+        self.num_readers = num_readers
         self.jobs: list[tuple[ReadJob, Callable[[list[bool]], None]]] = []
         self.num_asked = 0
 
@@ -38,8 +39,8 @@ class Disk:
 
 
 class Case:
-    def __init__(self, num_pieces: int) -> None:
-        self.disk, self.clock = Disk(), Clock()
+    def __init__(self, num_pieces: int, *, num_readers: int = 8) -> None:
+        self.disk, self.clock = Disk(num_readers), Clock()
         self.codec = Codec(state.LEAVES)
         self.cost = LoadCost(clock=self.clock)
         self.arrived: list[int] = []
@@ -62,7 +63,7 @@ class Case:
 
 def test_memory_is_set_apart_for_a_few_blocks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     block_bytes = COUNT * state.BYTES_PER_TOKEN
-    monkeypatch.setattr(reading, "_AHEAD_BYTES", 20 * block_bytes)
+    monkeypatch.setattr(reading, "_AHEAD_BYTES", 20 * block_bytes / 8)
     case = Case(100)
     ahead = [len(case.disk.jobs)]
     while case.disk.jobs:
@@ -81,6 +82,14 @@ def test_large_blocks_are_asked_for_as_soon_as_one_has_arrived(
     case = Case(40)
     for _ in range(20):
         assert len(case.disk.jobs) == 12
+        case.disk.answer()
+
+
+def test_one_reader_needs_one_block_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_AHEAD_BYTES", 1)
+    case = Case(20, num_readers=1)
+    for _ in range(10):
+        assert len(case.disk.jobs) == 2
         case.disk.answer()
 
 
