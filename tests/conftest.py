@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,3 +31,12 @@ def clean_logging() -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_engine_outlives_the_tests() -> Iterator[None]:
+    """A failed test leaves its engine running; the others hear of the failure all the same."""
+    yield
+    harness = sys.modules.get("tests.fakes.harness")  # imports mlx, which most tests don't need
+    if harness is not None:
+        harness.stop_all()

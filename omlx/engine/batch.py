@@ -215,6 +215,12 @@ class Batch:
         row.uid = uids[0]
         self._by_uid[uids[0]] = row_id
 
+    def settle(self, row_id: str) -> None:
+        """Wait for what is launched of a row's prompt; only for a row that is about to leave."""
+        prefill = self._rows[row_id].prefill
+        if prefill is not None:
+            prefill.settle()
+
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""
         row = self._rows[row_id]

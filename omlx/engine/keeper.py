@@ -19,6 +19,7 @@ _LEAST_HEAD = 64  # tokens; fewer are computed sooner than a snapshot is read
 class SlicedBatch(Protocol):
     """What the keeper needs of a batch; see omlx.engine.batch.Batch."""
 
+    def settle(self, row_id: str) -> None: ...
     def num_cached(self, row_id: str) -> int: ...
     def caches(self, row_id: str) -> list[Any]: ...
 
@@ -95,8 +96,11 @@ class Keeper:
 
     def keep_aborted(self, row: Row) -> None:
         """Store what an aborted row in the batch has computed, on disk at once."""
+        if self._prefix is None or row.chain is None:
+            return
+        self._batch.settle(row.id)  # the device computes what is launched in any case
         num_cached = self._batch.num_cached(row.id)
-        if num_cached and self._prefix is not None and row.chain is not None:
+        if num_cached:
             self._keep(row, num_cached, is_end=True, final=None, goes_on=False)
             self._prefix.hurry(row.chain)
 

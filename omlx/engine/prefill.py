@@ -76,3 +76,8 @@ class Prefill:
         size, states = self._running.popleft()
         _mx.eval(states)
         return size
+
+    def settle(self) -> None:
+        """Wait for all pieces in flight (mutates)."""
+        while self._running:
+            _mx.eval(self._running.popleft()[1])

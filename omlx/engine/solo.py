@@ -52,6 +52,10 @@ class SoloBatch:
             self.remove(row_id)
         return [], [token]
 
+    def settle(self, row_id: str) -> None:
+        """Wait for what is launched of a row's prompt; only for a row that is about to leave."""
+        self._rows[row_id].settle()
+
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""
         return self._rows[row_id].num_cached
@@ -92,6 +96,10 @@ class _SoloRow:
     @property
     def caches(self) -> list[Any]:
         return self._prefill.caches
+
+    def settle(self) -> None:
+        """Wait for the pieces in flight (mutates)."""
+        self._prefill.settle()
 
     @property
     def num_cached(self) -> int:

@@ -121,6 +121,9 @@ class FakeBatch:
         row.done += len(piece)
         return RowProgress(row.asked.row_id, row.done, row.total, len(row.tokens), len(piece))
 
+    def settle(self, row_id: str) -> None:
+        """Nothing is in flight here."""
+
     def num_cached(self, row_id: str) -> int:
         row = self._rows[row_id]
         return len(row.tokens) if row.is_reached else 0

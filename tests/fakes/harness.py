@@ -63,6 +63,15 @@ class Answer:
         return self.stats.cached_memory + self.stats.cached_disk
 
 
+_running: set[LocalEngine] = set()
+
+
+def stop_all() -> None:
+    """End the engines that a failed test has left running: pytest would wait for their threads."""
+    for engine in list(_running):
+        engine.stop(10.0)
+
+
 class Harness:
     """Starts and stops engines on one cache directory, as restarts of one program would."""
 
@@ -82,6 +91,7 @@ class Harness:
 
         engine = LocalEngine(self.config, build=build)
         engine.start(self.events.put)
+        _running.add(engine)
         return engine
 
     def restart(self) -> None:
@@ -90,6 +100,7 @@ class Harness:
         self.engine = self._start()
 
     def stop(self) -> int | None:
+        _running.discard(self.engine)
         return self.engine.stop(10.0)
 
     def submit(self, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> str:

@@ -226,4 +226,4 @@ class SlowWrites(RealFileSystem):
 
 def use_file_system(monkeypatch: pytest.MonkeyPatch, fs: RealFileSystem) -> None:
     """Let engines that start from now on keep their blocks on this file system."""
-    monkeypatch.setattr("omlx.engine.build.RealFileSystem", lambda: fs)
+    monkeypatch.setattr("omlx.engine.build.PacedFileSystem", lambda pace: fs)

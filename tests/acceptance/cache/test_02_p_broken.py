@@ -154,7 +154,6 @@ def test_p20_each_attempt_starts_where_the_last_one_stopped(
         if is_new_process:
             harness.restart()
         harness.model._model = inner
-    # A chunk that was launched ahead and not waited for may be lost.
     for before, now in zip(starts, starts[1:], strict=False):
         assert now >= min(before + 12 * B, 40 * B) and now % B == 0
     assert starts[0] == 0 and starts[-1] == 40 * B

@@ -138,6 +138,17 @@ def test_a_row_has_no_state_before_a_step_has_reached_it(batch: Batch) -> None:
     assert batch.num_cached("a") == 32
 
 
+def test_a_row_that_leaves_keeps_what_is_launched(batch: Batch, model: Any) -> None:
+    batch.insert(row("a", prompt(90)))
+    for _ in range(2):
+        batch.step()
+    assert batch.num_cached("a") == 32
+    batch.settle("a")
+    assert batch.num_cached("a") == 64
+    whole = state_after(model, prompt(90))
+    assert_state(cut(batch.caches("a"), 5, 64), whole, 5, 64)
+
+
 def test_a_slice_is_right_while_the_next_piece_is_computed(batch: Batch, model: Any) -> None:
     batch.insert(row("a", prompt(90)))
     whole = state_after(model, prompt(90))
