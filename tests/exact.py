@@ -274,7 +274,7 @@ def settle(harness: Harness) -> None:
 def start(model: Any, folder: Path, **config: Any) -> Harness:
     """An engine on `folder`; what is kept is written without delay."""
     sizes = {"block_size": BLOCK, "prefill_chunk": CHUNK, "snapshot_interval": INTERVAL}
-    harness = Harness(model, folder, **{**sizes, "write_delay_s": 0.0, "load": "always", **config})
+    harness = Harness(model, folder, **{**sizes, "write_delay_s": 0.0, **config})
     while harness.engine.state() is not EngineState.READY:
         assert harness.engine.state() is not EngineState.FAILED
         time.sleep(0.001)

@@ -78,21 +78,27 @@ class Harness:
     def __init__(self, model: Any, cache_dir: Path, **config: Any) -> None:
         self.model = RecordingModel(model)
         self.num_vocab = int(model(mx.array([[0]])).shape[-1])
-        base = EngineConfig("tiny", "", cache_dir=str(cache_dir), min_free_bytes=0)
+        # What a busy machine takes for a tiny model says nothing on what is worth loading.
+        base = EngineConfig("tiny", "", cache_dir=str(cache_dir), min_free_bytes=0, load="always")
         self.config = replace(base, **config)
         self.events: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self.ids = count()
         self.engine = self._start()
 
     def _start(self) -> LocalEngine:
+        engine = self.make_engine()
+        engine.start(self.events.put)
+        _running.add(engine)
+        return engine
+
+    def make_engine(self) -> LocalEngine:
+        """An engine that is not started yet."""
+
         def build(config: EngineConfig, *, emit: Any, publish: Any) -> Any:
             loaded = LoadedModel(self.model, {}, self.num_vocab, 0)
             return assemble_loaded(config, loaded, "00" * 32, emit=emit, publish=publish)
 
-        engine = LocalEngine(self.config, build=build)
-        engine.start(self.events.put)
-        _running.add(engine)
-        return engine
+        return LocalEngine(self.config, build=build)
 
     def restart(self) -> None:
         """Stop cleanly and start again with an empty memory tier."""

@@ -11,7 +11,7 @@ import pytest
 
 from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry
-from omlx.engine.request import FailureCode
+from omlx.engine.request import EngineState, FailureCode
 from omlx.storage.layout import BlockKind
 from omlx.storage.record import checksum
 from tests.acceptance.cache.cases import (
@@ -31,6 +31,7 @@ from tests.acceptance.cache.cases import (
 )
 from tests.acceptance.conftest import Figure
 from tests.fakes.harness import Answer, Harness
+from tests.live import wait_until
 
 KINDS = [ATTENTION, *WINDOWS, *STATES]
 LENGTHS = [1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1, 5 * B + 7]
@@ -148,6 +149,7 @@ class Conversation:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
+        wait_until(lambda: harness.engine.state() is EngineState.READY)  # a start calls the model
         harness.model._model = self._model = Counting(harness.model._model)
         self.prompts: list[list[int]] = []
         self.answers: list[Answer] = []

@@ -140,10 +140,8 @@ class Folder(Harness):
         sizes = {"block_size": B, "prefill_chunk": 2 * B, "model_path": str(path)}
         super().__init__(load(path).model, cache_dir, **sizes)
 
-    def _start(self) -> LocalEngine:
-        engine = LocalEngine(self.config)
-        engine.start(self.events.put)
-        return engine
+    def make_engine(self) -> LocalEngine:
+        return LocalEngine(self.config)
 
 
 def flip_a_weight(path: Path) -> None:
