@@ -175,8 +175,8 @@ def prefill_ratio(loaded, args, rng, cache_dir):
         ours_share += [times[0][1], times[3][1]]
         print(f"prefill pair {pair}: on {on_s / 2:.3f} s, off {off_s / 2:.3f} s", file=sys.stderr)
     snapshot = on.engine.snapshot()
-    on.engine.stop(1)
-    off.engine.stop(1)
+    on.engine.stop(60.0)
+    off.engine.stop(60.0)
     return {
         **interval(ratios),
         "control_off_off": interval(control),
@@ -207,7 +207,7 @@ def decode_ratio(loaded, args, rng, cache_dir, rows):
         control.append(bare_a / bare_b)
         share += [share_a, share_b]
         print(f"decode pair {pair}: ours {ours_a:.1f}, bare {bare_a:.1f} tok/s", file=sys.stderr)
-    side.engine.stop(1)
+    side.engine.stop(60.0)
     return {
         **interval(ratios),
         "control_bare_bare": interval(control),
