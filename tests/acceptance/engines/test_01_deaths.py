@@ -3,6 +3,7 @@ prefill, some in decode: each ends with the greedy text of an undisturbed run, t
 is unbroken, and another model does not notice."""
 
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -16,45 +17,39 @@ from tests.acceptance.engines.streams import Stream, Streams, model, send_signal
 from tests.acceptance.serve.test_03_restart import words
 from tests.live import Live, chat, wait_until
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "read_file",
-        "description": "Read a file",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-    },
-}
-
 
 def decoding(name: str) -> list[Stream]:
-    """Four with short prompts: a chat, one with a tool, one in the other dialect, one with a
-    system prompt that asks for thinking."""
-    tool = {**chat(name, "Read the file notes.txt and tell me what is in it.", max_tokens=90)}
-    thinking = chat(name, "How many legs have three dogs?", max_tokens=90)
-    thinking["messages"].insert(0, {"role": "system", "content": "Think step by step."})
-    message = chat(name, "Write a story about a river.", max_tokens=90)
-    return [
-        Stream(chat(name, "What is the capital of France? Tell me about it.", max_tokens=90)),
-        Stream({**tool, "tools": [TOOL]}),
-        Stream(thinking),
-        Stream(message, path="/v1/messages"),
-    ]
+    """Four with short prompts, in both dialects."""
+    texts = ("What is the capital of France?", "How many legs have three dogs?", "Go on.")
+    bodies = [chat(name, text, max_tokens=1200) for text in texts]
+    bodies[1]["messages"].insert(0, {"role": "system", "content": "Think step by step."})
+    story = chat(name, "Write a story about a river.", max_tokens=1200)
+    return [*map(Stream, bodies), Stream(story, path="/v1/messages")]
 
 
 def prefilling(name: str) -> list[Stream]:
     """Four with prompts that take several prefill chunks each."""
-    return [Stream(chat(name, words(420, 70 + i), max_tokens=24)) for i in range(4)]
+    return [Stream(chat(name, words(3600, 70 + i), max_tokens=100)) for i in range(4)]
 
 
-def serve(demo: Path, tiny_model: Path, home: Path) -> Live:
-    folders = ("--model-dir", str(demo), "--model-dir", str(tiny_model))
-    live = Live(*folders, "--preload", "always", "--stall-timeout", "3s", home=home)
-    for name in (demo.name, "tiny"):
+@pytest.fixture(scope="module")
+def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two models: the one that is harmed, and another."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("harmed", "other"):
+        shutil.copytree(tiny_model, folder / name)
+    return folder
+
+
+def serve(folder: Path, home: Path) -> Live:
+    args = ("--model-dir", str(folder), "--preload", "always", "--stall-timeout", "3s")
+    live = Live(*args, home=home)
+    for name in ("harmed", "other"):
         wait_state(live, name, "ready")
     return live
 
 
-def start(streams: Streams, name: str) -> None:
+def start(streams: Streams, name: str = "harmed") -> None:
     """Four decode and the others prefill when this returns."""
     early, late = decoding(name), prefilling(name)
     streams.start(*early)
@@ -65,12 +60,12 @@ def start(streams: Streams, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    demo: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[str, str | None]]:
     """What the eight streams say when nothing happens."""
-    with serve(demo, tiny_model, tmp_path_factory.mktemp("undisturbed")) as live:
+    with serve(folder, tmp_path_factory.mktemp("undisturbed")) as live:
         streams = Streams(live)
-        start(streams, demo.name)
+        start(streams)
         streams.join()
     assert not any(s.errors for s in streams.streams)
     return [(s.text, s.finish) for s in streams.streams]
@@ -99,26 +94,25 @@ def starve(live: Live, name: str) -> None:
 def test_eight_streams(
     harm: Callable[[Live, str], None],
     undisturbed: list[tuple[str, str | None]],
-    demo: Path,
-    tiny_model: Path,
+    folder: Path,
     tmp_path: Path,
     figure: Figure,
 ) -> None:
-    with serve(demo, tiny_model, tmp_path) as live:
+    with serve(folder, tmp_path) as live:
         other = Streams(live)
-        other.start(Stream(chat("tiny", "Go on. " + words(30, 1), max_tokens=3000)))
+        other.start(Stream(chat("other", "Go on. " + words(30, 1), max_tokens=3000)))
         wait_until(lambda: len(other.streams[0].texts) > 20)
         uptime = live.status()["uptime_s"]
-        before = model(live, demo.name)["pid"], model(live, "tiny")["pid"]
+        before = model(live, "harmed")["pid"], model(live, "other")["pid"]
         streams = Streams(live)
-        start(streams, demo.name)
-        harm(live, demo.name)
+        start(streams)
+        harm(live, "harmed")
         harmed = time.monotonic()
-        wait_until(lambda: model(live, demo.name)["restarts"] > 0, 120)
+        wait_until(lambda: model(live, "harmed")["restarts"] > 0, 120)
         noticed_s = time.monotonic() - harmed
         streams.join()
         other.join()
-        found = model(live, demo.name), model(live, "tiny")
+        found = model(live, "harmed"), model(live, "other")
         assert live.process.poll() is None and live.status()["uptime_s"] > uptime
         assert found[0]["restarts"] == 1 and found[0]["pid"] != before[0]
         assert (found[1]["restarts"], found[1]["pid"]) == (0, before[1])
