@@ -24,6 +24,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """The CPU time of a process, None if unknown; and whether it may not run, as after SIGSTOP."""
+
+    cpu_s: float | None = None
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a process ended: `error` is what its engine said of itself before, if it did."""
 
@@ -77,8 +85,8 @@ class Child(Protocol):
         """When the process and its loop last showed that they live."""
         ...
 
-    def cpu_s(self) -> float | None:
-        """The CPU time that the process has used; None where the system doesn't say."""
+    def vitals(self) -> Vitals:
+        """What the system says of the process."""
         ...
 
     def ask_to_stop(self, timeout_s: float) -> None:

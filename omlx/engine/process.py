@@ -4,6 +4,7 @@ Knows nothing about text or HTTP. The parent never imports mlx; the child does s
 thread only.
 """
 
+import importlib
 import logging
 import queue
 import select
@@ -17,10 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-import psutil
-
 from omlx import log
-from omlx.engine.child import Beat, Ending, Watcher
+from omlx.engine.child import Beat, Ending, Vitals, Watcher
 from omlx.engine.config import EngineConfig
 from omlx.engine.frames import (
     Frame,
@@ -43,7 +42,7 @@ from omlx.engine.request import (
     Finished,
     Listener,
 )
-from omlx.engine.spawn import Spawned, spawn
+from omlx.engine.spawn import Spawned, spawn, vitals
 
 _log = logging.getLogger("omlx.engine.process")
 _ORPHAN_FLUSH_S = 2.0  # what an engine may still write once its server is gone
@@ -72,7 +71,7 @@ class EngineProcess:
         self._snapshot: EngineSnapshot | None = None
         self._outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._outbox.put({"kind": "start", "config": asdict(config)})
-        self._was_ready = False
+        self._was_ready = self._is_taking = False
         self._beat = Beat(0, 0.0, clock(), clock())
         self._live: set[str] = set()
         self._lock = threading.Lock()
@@ -134,16 +133,17 @@ class EngineProcess:
         return self._snapshot
 
     def beat(self) -> Beat:
-        """When the process and its loop last showed that they live."""
-        return self._beat
+        """When the process and its loop last showed that they live.
 
-    def cpu_s(self) -> float | None:
-        """The CPU time that the process has used; None where the system doesn't say."""
-        try:
-            times = psutil.Process(self.pid).cpu_times()
-        except psutil.Error:
-            return None
-        return times.user + times.system
+        While its listener holds the reader up, it is not the process that is silent.
+        """
+        if not self._is_taking:
+            return self._beat
+        return replace(self._beat, at=self._clock(), heard_at=self._clock())
+
+    def vitals(self) -> Vitals:
+        """What the system says of the process."""
+        return vitals(self.pid)
 
     def ask_to_stop(self, timeout_s: float) -> None:
         """Have it flush within the limit and end."""
@@ -177,7 +177,9 @@ class EngineProcess:
         with sock:
             while (frame := receive(sock)) is not None:
                 self._beat = replace(self._beat, heard_at=self._clock())
+                self._is_taking = True
                 self._take(frame)
+                self._is_taking = False
         self._ended()
 
     def _take(self, frame: Frame) -> None:
@@ -309,8 +311,8 @@ def run_child(sock: socket.socket) -> int:
 def _first_frame(sock: socket.socket) -> Frame | None:
     """What to load. A process that has to wait for it, a spare one, does its imports meanwhile."""
     if not select.select([sock], [], [], _SPARE_S)[0]:
-        import omlx.engine.build
-        import omlx.engine.engine  # noqa: F401 (mlx belongs to this process only)
+        importlib.import_module("omlx.engine.build")  # mlx belongs to this process only
+        importlib.import_module("omlx.engine.engine")
     return receive(sock)
 
 

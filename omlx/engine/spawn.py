@@ -10,7 +10,10 @@ import sys
 import threading
 from dataclasses import dataclass
 
+import psutil
+
 from omlx.engine.blas import preload_library, with_preload
+from omlx.engine.child import Vitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,18 @@ def spawn(blas: str) -> Spawned:
             ours.close()
             raise
     return Spawned(process, ours)
+
+
+def vitals(pid: int | None) -> Vitals:
+    """What the system says of a process; nothing of one that is not there."""
+    if pid is None:
+        return Vitals()
+    try:
+        process = psutil.Process(pid)
+        times, status = process.cpu_times(), process.status()
+    except psutil.Error:
+        return Vitals()
+    return Vitals(times.user + times.system, status == psutil.STATUS_STOPPED)
 
 
 class Spawner:

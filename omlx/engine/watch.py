@@ -9,7 +9,7 @@ from omlx.engine.child import Child
 from omlx.engine.request import EngineState
 
 _STARTING = (EngineState.STARTING, EngineState.LOADING)
-_LEAST_START_S = 60.0  # the first sign of life may wait for a cold disk
+_IF_NOT_STOPPED = 6  # times the limit: a process that swaps or starves may be silent for a while
 _LATE_S = 5.0  # a look that comes so late was held up itself: it proves nothing
 _WORKING_SHARE = 0.1  # of the time: a silent process that computes so much is not stopped
 
@@ -18,9 +18,9 @@ _WORKING_SHARE = 0.1  # of the time: a silent process that computes so much is n
 class Patience:
     """How long an engine may take; all in seconds.
 
-    A process that says nothing and computes nothing for `silent_s` is stopped or locked up: its
-    beat comes each second from a thread that only waits. `step_s` is for one turn of the loop,
-    whose longest legitimate one is a prefill chunk or a restore, `load_s` for loading the model.
+    A process that says nothing for `silent_s` and is stopped, or computes nothing for six times as
+    long, hangs: its beat comes each second from a thread that only waits. `step_s` is for one turn
+    of the loop, whose longest legitimate one is a prefill chunk or a restore, `load_s` for loading.
     """
 
     silent_s: float = 10.0
@@ -45,14 +45,13 @@ class Watch:
         self._looked_at = now
         is_starting = self._child.state() in _STARTING
         silent_s = self._silent_s(now)
-        limit_s = self._patience.silent_s
-        if is_starting:
-            limit_s = max(limit_s, _LEAST_START_S)
-        if silent_s >= limit_s and not self._computes(silent_s):
-            return f"its process has shown no sign of life for {silent_s:.0f} s"
+        if silent_s >= self._patience.silent_s and self._child.vitals().is_stopped:
+            return f"its process is stopped for {silent_s:.0f} s"
         if is_starting:
             load_s = now - self._started
             return None if load_s < self._patience.load_s else f"it is loading for {load_s:.0f} s"
+        if silent_s >= _IF_NOT_STOPPED * self._patience.silent_s and not self._computes(silent_s):
+            return f"its process has shown no sign of life for {silent_s:.0f} s"
         age_s = min(self.step_age_s(now), now - self._excused_at)
         return None if age_s < self._patience.step_s else f"its step takes {age_s:.0f} s by now"
 
@@ -75,12 +74,12 @@ class Watch:
             self._heard_at, self._cpu_s = heard_at, None
         silent_s = now - max(heard_at, self._excused_at)
         if self._cpu_s is None and silent_s >= min(2.0, self._patience.silent_s / 2):
-            self._cpu_s = self._child.cpu_s()
+            self._cpu_s = self._child.vitals().cpu_s
         return silent_s
 
     def _computes(self, silent_s: float) -> bool:
         """Whether it uses the processor: a long native call can keep all its threads waiting."""
-        cpu_s = self._child.cpu_s()
+        cpu_s = self._child.vitals().cpu_s
         if cpu_s is None or self._cpu_s is None:
             return False
         return cpu_s - self._cpu_s >= _WORKING_SHARE * silent_s

@@ -258,8 +258,8 @@ class Engine:
     stall_timeout: Annotated[
         float,
         Option(
-            "Time without a sign of life and without computing after which an engine process is "
-            "ended and started again.",
+            "Silence after which an engine process that is stopped is ended and started again; "
+            "six times as long for one that computes nothing.",
             unit=Unit.DURATION,
             low=3,
             high=86400,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from omlx.engine.child import Beat, Ending, Watcher
+from omlx.engine.child import Beat, Ending, Vitals, Watcher
 from omlx.engine.request import (
     Admitted,
     EngineRequest,
@@ -33,6 +33,7 @@ class FakeChild:
         self.num_kills = 0
         self.is_stubborn = False  # does not end when it is asked to
         self.cpu = 0.0
+        self.is_frozen = False
         self.pid: int | None = None
         self.figures: EngineSnapshot | None = None
         self._state = EngineState.STARTING
@@ -60,8 +61,8 @@ class FakeChild:
     def beat(self) -> Beat:
         return self._beat
 
-    def cpu_s(self) -> float | None:
-        return self.cpu
+    def vitals(self) -> Vitals:
+        return Vitals(self.cpu, self.is_frozen)
 
     def ask_to_stop(self, timeout_s: float) -> None:
         self.stops.append(timeout_s)

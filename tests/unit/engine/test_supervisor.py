@@ -320,6 +320,7 @@ def test_a_hung_engine_is_killed_and_its_requests_go_on(bench: Bench) -> None:
     bench.load()
     bench.submit("a")
     bench.child.works_on("a")
+    bench.child.is_frozen = True
     for _ in range(12):
         bench.clock.now += 1
         bench.engine.tick()
