@@ -21,15 +21,15 @@ from tests.live import Live, chat, wait_until
 def decoding(name: str) -> list[Stream]:
     """Four with short prompts, in both dialects."""
     texts = ("What is the capital of France?", "How many legs have three dogs?", "Go on.")
-    bodies = [chat(name, text, max_tokens=1200) for text in texts]
+    bodies = [chat(name, text, max_tokens=400) for text in texts]
     bodies[1]["messages"].insert(0, {"role": "system", "content": "Think step by step."})
-    story = chat(name, "Write a story about a river.", max_tokens=1200)
+    story = chat(name, "Write a story about a river.", max_tokens=400)
     return [*map(Stream, bodies), Stream(story, path="/v1/messages")]
 
 
 def prefilling(name: str) -> list[Stream]:
     """Four with prompts that take several prefill chunks each."""
-    return [Stream(chat(name, words(3600, 70 + i), max_tokens=100)) for i in range(4)]
+    return [Stream(chat(name, words(2000, 70 + i), max_tokens=60)) for i in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_eight_streams(
 ) -> None:
     with serve(folder, tmp_path) as live:
         other = Streams(live)
-        other.start(Stream(chat("other", "Go on. " + words(30, 1), max_tokens=3000)))
+        other.start(Stream(chat("other", "Go on. " + words(30, 1), max_tokens=1500)))
         wait_until(lambda: len(other.streams[0].texts) > 20)
         uptime = live.status()["uptime_s"]
         before = model(live, "harmed")["pid"], model(live, "other")["pid"]
