@@ -29,6 +29,7 @@ from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import QueueLimit, auto_prefill_chunk, auto_tier_bytes, keep_buffers
+from omlx.engine.pulse import Pulse
 from omlx.engine.request import CacheFigures, EngineSnapshot, Event
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
@@ -95,6 +96,7 @@ def assemble(
     *,
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
+    pulse: Pulse | None = None,
 ) -> Assembly:
     """Load the model and build the loop around it; ModelError, StoreError."""
     started = time.monotonic()
@@ -102,7 +104,7 @@ def assemble(
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
     identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
-    return assemble_loaded(config, loaded, identity, emit=emit, publish=publish)
+    return assemble_loaded(config, loaded, identity, emit=emit, publish=publish, pulse=pulse)
 
 
 def assemble_loaded(
@@ -113,6 +115,7 @@ def assemble_loaded(
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
     make_batch: Callable[..., Batch] = Batch,
+    pulse: Pulse | None = None,
 ) -> Assembly:
     """The loop around a model that is in memory already; `identity` is its fingerprint."""
     keep_buffers()
@@ -134,6 +137,7 @@ def assemble_loaded(
         cache_note=note,
         clock=time.monotonic,
         prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
+        pulse=pulse,
     )
 
     def sampling(row: Row) -> Sampling:

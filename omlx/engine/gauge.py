@@ -6,6 +6,7 @@ Knows nothing about who reads them.
 from collections.abc import Callable
 from dataclasses import replace
 
+from omlx.engine.pulse import Pulse
 from omlx.engine.request import CacheFigures, EngineSnapshot
 from omlx.engine.scheduler import Scheduler, Stage
 
@@ -33,6 +34,7 @@ class Gauge:
         cache_note: str,
         clock: Callable[[], float],
         prefilled: Callable[[int, float], None] = no_prefills,
+        pulse: Pulse | None = None,
     ) -> None:
         """`prefilled` gets the tokens and the seconds of each step that prefills."""
         self._publish = publish
@@ -40,10 +42,16 @@ class Gauge:
         self._cache_figures = cache_figures
         self._cache_note = cache_note
         self._clock = clock
+        self._pulse = pulse
         self._next_at = 0.0
         self._finished = self._failed = self._generated = 0
         self._prompt = self._from_memory = self._from_disk = 0
         self._prefill_rate = self._decode_rate = 0.0
+
+    def took_up(self, request_id: str) -> None:
+        """A request leaves the queue: from now on it is worked on."""
+        if self._pulse is not None:
+            self._pulse.took_up(request_id)
 
     def admitted(self, prompt_tokens: int, from_memory: int, from_disk: int) -> None:
         """A request left the queue with so many tokens from the cache."""
@@ -71,7 +79,9 @@ class Gauge:
             self._finished += 1
 
     def sample(self, scheduler: Scheduler) -> None:
-        """Publish the figures if the last ones are old."""
+        """A turn of the loop is over: publish the figures if the last ones are old."""
+        if self._pulse is not None:
+            self._pulse.turned()
         now = self._clock()
         if now < self._next_at:
             return

@@ -77,6 +77,7 @@ class Intake:
 
     def _look_up(self, row: Row) -> None:
         row.admitted_at = self._clock()
+        self._gauge.took_up(row.id)
         attempt, tokens = row.attempts, row.tokens
         self._flights.look_up(
             row.id,
@@ -130,7 +131,10 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
         return "the prompt is empty"
     if request.max_tokens < 1:
         return "max_tokens must be at least 1"
-    if not (min(request.tokens) >= 0 and max(request.tokens) < num_vocab):
+    if request.max_tokens <= len(request.emitted):
+        return "the answer has all of its max_tokens already"
+    known = (*request.tokens, *request.emitted)
+    if not (min(known) >= 0 and max(known) < num_vocab):
         return f"a token id lies outside the vocabulary of {num_vocab}"
     return problem(request.sampling)
 

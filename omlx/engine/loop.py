@@ -211,7 +211,7 @@ class EngineLoop:
             if is_apart or self._intake.is_held(row.id):
                 continue
             if row.attempts >= _MAX_ATTEMPTS:
-                self._fail(row, FailureCode.ENGINE, "the engine failed twice on this request")
+                self._fail(row, FailureCode.CRASH, "the engine failed twice on this request")
                 continue
             self._keeper.release(row)
             self._intake.leave(row.id)

@@ -37,7 +37,8 @@ class EngineRequest:
     """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it.
 
     Its first `head` tokens are what other conversations share: system and tools; 0 is not known.
-    `store` says where its blocks may go.
+    `store` says where its blocks may go. `emitted` are tokens that another engine has delivered of
+    the answer: they count towards `max_tokens`, and seed, penalties and stops go on after them.
     """
 
     id: str
@@ -48,6 +49,7 @@ class EngineRequest:
     head: int = 0
     store: StorePolicy = StorePolicy.ALL
     request_class: RequestClass = RequestClass.INTERACTIVE
+    emitted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,12 @@ class FinishReason(Enum):
 
 
 class FailureCode(Enum):
-    """Whose fault a failed request is."""
+    """Whose fault a failed request is; after a CRASH a new engine may still be able to."""
 
     BAD_REQUEST = "bad_request"
     OVERLOADED = "overloaded"
     ENGINE = "engine"
+    CRASH = "crash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +169,9 @@ Listener = Callable[[Sequence[Event]], None]
 
 
 class EngineState(Enum):
-    """Where an engine is in its life."""
+    """Where an engine is in its life; an unloaded one loads for the next request."""
 
+    UNLOADED = "unloaded"
     STARTING = "starting"
     LOADING = "loading"
     READY = "ready"

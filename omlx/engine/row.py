@@ -19,7 +19,7 @@ class Row:
         self.request = request
         self.id = request.id
         self.seed = secrets.randbits(63)
-        self.emitted: list[int] = []
+        self.emitted: list[int] = list(request.emitted)
         self.attempts = 1
         self.cached_memory = 0
         self.cached_disk = 0
@@ -34,7 +34,7 @@ class Row:
         self.prefill_at: float | None = None
         self.first_token_at: float | None = None
         self._at_start: RequestStats | None = None
-        self._resumed = 0
+        self._resumed = len(request.emitted)
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -85,6 +85,9 @@ def build_app(service: Service) -> App:
         )
     app.add_route(routes.models, "/v1/models", methods=_READ)
     app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
+    app.add_route(
+        routes.change_model, "/v1/models/<model_id:path>", methods=["POST"], name="change_model"
+    )
     app.add_route(routes.health, "/health", methods=_READ)
     app.add_route(routes.metrics, "/metrics", methods=_READ)
     app.add_route(routes.status, "/admin/api/status", methods=_READ)
@@ -140,6 +143,15 @@ class _Routes:
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.model(listed))
         return json_response(openai_models.model(listed))
+
+    async def change_model(self, request: Request, model_id: str) -> HTTPResponse:
+        """POST /v1/models/<id>/load and /unload: begin, and answer once it is done."""
+        name, _, verb = unquote(model_id).rpartition("/")
+        if verb not in ("load", "unload") or not name:
+            raise ApiError(404, f"POST /v1/models/ID/load or /unload, not {verb[:40]!r}")
+        entry = find_model(self._service.context, name, or_default=False)
+        change = self._service.load_model if verb == "load" else self._service.unload_model
+        return json_response(await change(entry.id))
 
     async def health(self, request: Request) -> HTTPResponse:
         """GET /health: 200 once a model is ready; the models only for those with the key."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import Engine, Listener
 from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
@@ -30,8 +31,28 @@ class EnginePool(Protocol):
         """The engine of a model by its exact id; KeyError if there is none."""
         ...
 
+    def health(self, model_id: str) -> EngineHealth:
+        """How the engine of a model gets on; KeyError."""
+        ...
+
+    def version(self, model_id: str) -> str:
+        """Of the model's files that a request's tokens must fit; KeyError."""
+        ...
+
+    def load(self, model_id: str) -> None:
+        """Begin to load a model if it is not loaded; KeyError."""
+        ...
+
+    def unload(self, model_id: str) -> bool:
+        """Begin to end the engine of a model; False if it has requests. KeyError."""
+        ...
+
+    def refusal(self, model_id: str) -> str | None:
+        """Why a model is not loaded, empty if nobody wanted it; None if it is, or will be soon."""
+        ...
+
     def start_all(self, listener_factory: Callable[[str], Listener]) -> None:
-        """Begin to load every model; the factory gives the listener of a model id. Returns soon."""
+        """Begin to load what is preloaded; the factory gives a model's listener. Returns soon."""
         ...
 
     def stop_all(self, timeout_s: float) -> None:

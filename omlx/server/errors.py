@@ -104,6 +104,13 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, headers={"retry-after": "2"})
 
 
+def in_use(model_id: str, num_requests: int) -> ApiError:
+    """A 409 for a model that can't be unloaded now."""
+    requests = f"{num_requests} request{'' if num_requests == 1 else 's'}"
+    message = f"The model {model_id!r} has {requests}; it can be unloaded once they are over"
+    return ApiError(409, message, code="model_in_use")
+
+
 def internal() -> ApiError:
     """A 500 that says nothing of the inside; the log has the traceback."""
     return ApiError(500, "Internal error; the server's log has the details")

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.server.session import Course
 from omlx.stats import Recent
@@ -29,6 +30,7 @@ class EngineView:
     model_id: str
     state: EngineState
     snapshot: EngineSnapshot
+    health: EngineHealth = EngineHealth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,31 @@ class _EngineCollector(Collector):
         for engine in engines:
             state.add_metric([engine.model_id], float(engine.state is EngineState.READY))
         yield state
+        yield from _lives(engines)
         yield from _rows(engines)
         yield from _tiers(engines)
         yield from _snapshots(engines)
         yield from _writes(engines)
         yield from _cache_counters(engines)
+
+
+def _lives(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    starts = CounterMetricFamily(
+        "omlx_engine_restarts", "Engines that died or hung and were started again", labels=["model"]
+    )
+    age = GaugeMetricFamily(
+        "omlx_engine_last_step_age_seconds", "Since the last turn of the loop", labels=["model"]
+    )
+    refused = GaugeMetricFamily(
+        "omlx_engine_quarantined_prompts", "Prompts refused for ending engines", labels=["model"]
+    )
+    for engine in engines:
+        labels, health = [engine.model_id], engine.health
+        starts.add_metric(labels, health.num_restarts)
+        refused.add_metric(labels, health.num_quarantined)
+        if health.last_step_age_s is not None:
+            age.add_metric(labels, health.last_step_age_s)
+    yield from (starts, age, refused)
 
 
 def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:

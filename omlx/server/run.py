@@ -50,11 +50,12 @@ def run_server(
     """
     entries = discovery.models
     _check_models(entries, resolved.settings.server.default_model)
+    pool = make_pool(entries, resolved)
     settings = {entry.id: _model_settings(entry, resolved) for entry in entries}
     context = ServerContext(
         settings=resolved.settings,
-        pool=make_pool(entries, resolved),
-        texts=TextModels().get,
+        pool=pool,
+        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
     )
@@ -82,19 +83,27 @@ def run_server(
 
 
 class TextModels:
-    """The text side of models, each loaded once; any thread may use it."""
+    """The text side of models, each loaded once for a version of its files; for any thread."""
 
-    def __init__(self, load: Callable[[Path], TextModel] = TextModel.load) -> None:
+    def __init__(
+        self,
+        load: Callable[[Path], TextModel] = TextModel.load,
+        *,
+        version: Callable[[ModelEntry], str] = lambda entry: "",
+    ) -> None:
         self._load = load
+        self._version = version
         self._lock = threading.Lock()
-        self._loaded: dict[str, TextModel] = {}
+        self._loaded: dict[str, tuple[str, TextModel]] = {}
 
     def get(self, entry: ModelEntry) -> TextModel:
         """The text side of a model, loaded if it isn't yet (mutates); ModelError."""
+        version = self._version(entry)
         with self._lock:
-            if entry.id not in self._loaded:
-                self._loaded[entry.id] = self._load(entry.path)
-            return self._loaded[entry.id]
+            found = self._loaded.get(entry.id)
+            if found is None or found[0] != version:
+                found = self._loaded[entry.id] = version, self._load(entry.path)
+            return found[1]
 
 
 def _journal(resolved: Resolved) -> Journal | None:

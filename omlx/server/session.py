@@ -265,5 +265,5 @@ def _failure(event: Failed) -> ApiError:
             return ApiError(400, event.message)
         case FailureCode.OVERLOADED:
             return busy(event.message)
-        case FailureCode.ENGINE:
+        case FailureCode.ENGINE | FailureCode.CRASH:
             return ApiError(500, event.message)

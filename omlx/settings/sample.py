@@ -12,6 +12,8 @@ from omlx.settings.leaf import Kind, Leaf, leaves
 from omlx.settings.value import expected, show
 
 _EXAMPLES = {
+    "engine.ttl": '"15m"',
+    "models.max_loaded": "2",
     "server.api_key": '"choose-one"',
     "server.default_model": '"SmolLM2-135M-Instruct"',
     "models.dir": '["~/models"]',

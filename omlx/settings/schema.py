@@ -85,6 +85,24 @@ class Models:
             flag="--model-dir",
         ),
     ] = ()
+    max_loaded: Annotated[
+        int | None,
+        Option(
+            "Most models loaded at the same time; the least recently used makes room. "
+            "None means no limit.",
+            flag="--max-loaded-models",
+            low=1,
+            high=1000,
+        ),
+    ] = None
+    max_memory: Annotated[
+        int | Auto,
+        Option(
+            "Most bytes of weights of all loaded models; auto is nine tenths of the memory.",
+            flag="--models-max-memory",
+            unit=Unit.SIZE,
+        ),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +226,63 @@ class Engine:
             "else the path of one."
         ),
     ] = "auto"
+    preload: Annotated[
+        str,
+        Option(
+            "Whether a model is loaded at the start, not at its first request; auto does so for "
+            "the only one, the default model and pinned ones.",
+            choices=("auto", "always", "never"),
+            per_model=True,
+        ),
+    ] = "auto"
+    pin: Annotated[
+        bool, Option("Keep a model loaded, whatever else is asked for.", per_model=True)
+    ] = False
+    ttl: Annotated[
+        float | None,
+        Option(
+            "How long a model stays loaded after its last request. None means for ever.",
+            unit=Unit.DURATION,
+            low=0,
+            high=10**9,
+            per_model=True,
+        ),
+    ] = None
+    spare: Annotated[
+        bool,
+        Option(
+            "Keep a spare engine process with its imports done (some 200MB), so that a model loads "
+            "seconds sooner.",
+        ),
+    ] = True
+    stall_timeout: Annotated[
+        float,
+        Option(
+            "Silence after which an engine process that is stopped is ended and started again; "
+            "six times as long for one that computes nothing.",
+            unit=Unit.DURATION,
+            low=3,
+            high=86400,
+        ),
+    ] = 10.0
+    step_timeout: Annotated[
+        float,
+        Option(
+            "Longest step of an engine; one that takes longer is ended and started again.",
+            unit=Unit.DURATION,
+            low=5,
+            high=86400,
+        ),
+    ] = 300.0
+    load_timeout: Annotated[
+        float,
+        Option(
+            "Longest load of a model; one that takes longer is ended and tried again.",
+            unit=Unit.DURATION,
+            low=10,
+            high=604800,
+        ),
+    ] = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

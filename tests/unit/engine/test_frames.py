@@ -146,6 +146,7 @@ requests = st.builds(
     head=st.integers(0, 2**31),
     store=st.sampled_from(StorePolicy),
     request_class=st.sampled_from(RequestClass),
+    emitted=st.lists(st.integers(0, 2**32 - 1)).map(tuple),
 )
 
 
