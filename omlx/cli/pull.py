@@ -1,15 +1,16 @@
-"""Gets the demo model and shows how far that is: bars in a terminal, else a few plain lines.
+"""Gets models and shows how far that is: bars in a terminal, else a few plain lines.
 
-Knows nothing about where the model comes from.
+Knows nothing about where models come from.
 """
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from omlx.errors import ModelError
 from omlx.models.demo import Progress, Stage, pull_demo
 from omlx.units import format_size
 
@@ -22,6 +23,40 @@ def pull_demo_model(models_dir: Path) -> Path:
     """The demo model's folder below `models_dir`, made if it is missing; ModelError."""
     with reporting() as report:
         return pull_demo(models_dir, progress=report)
+
+
+def pull_model(
+    name: str, models_dir: Path, *, hub_cache: Path | None, any_architecture: bool
+) -> Path:
+    """A model's folder below `models_dir`, or in a Hugging Face cache, fetched if it is missing."""
+    from omlx.models.destination import HubCache, ModelFolder
+    from omlx.models.hub import Hub
+    from omlx.models.pull import parse_repo, pull
+
+    def check(config: Mapping[str, object]) -> None:
+        if not any_architecture:
+            _refuse_unknown(config)
+
+    repo = parse_repo(name)
+    destination = ModelFolder(models_dir) if hub_cache is None else HubCache(hub_cache)
+    try:
+        with reporting() as report:
+            pulled = pull(repo, destination, hub=Hub(), progress=report, check_config=check)
+    except KeyboardInterrupt:
+        click.echo("what was fetched is kept: the same command goes on from there", err=True)
+        raise
+    what = f"fetched {format_size(pulled.fetched_bytes)}" if pulled.fetched_bytes else "up to date"
+    click.echo(f"{repo} at commit {pulled.commit[:12]}: {what}", err=True)
+    return pulled.path
+
+
+def _refuse_unknown(config: Mapping[str, object]) -> None:
+    """Stop before gigabytes are fetched that nothing here can load."""
+    from omlx.models.arch.known import Architectures
+
+    reason = Architectures.installed().why_not(config)
+    if reason is not None:
+        raise ModelError(reason, hint="--any-architecture fetches it all the same")
 
 
 @contextmanager

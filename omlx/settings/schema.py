@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 Auto = Literal["auto"]
+MemoryTier = Literal["safe", "balanced", "aggressive"]
 
 
 class Unit(Enum):
@@ -84,6 +85,14 @@ class Models:
             "None means models/ in OMLX_HOME.",
             flag="--model-dir",
         ),
+    ] = ()
+    hub_cache: Annotated[
+        bool | Auto,
+        Option("Serve the models of the Hugging Face cache, too; auto does if no folder is named."),
+    ] = "auto"
+    alias: Annotated[
+        tuple[tuple[str, str], ...],
+        Option("Another name for a model, or for a profile of one; may be given several times."),
     ] = ()
 
 
@@ -208,6 +217,16 @@ class Engine:
             "else the path of one."
         ),
     ] = "auto"
+    memory_limit: Annotated[
+        int | MemoryTier,
+        Option(
+            "Most memory for a model, its requests and its cache: a size, or how much of the "
+            "machine's is left to others: safe a quarter, balanced an eighth, aggressive a "
+            "twentieth.",
+            unit=Unit.SIZE,
+            low=100_000_000,
+        ),
+    ] = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +332,14 @@ class Settings:
             "Most tokens of a prompt and its answer, where the model itself allows more.",
             low=16,
             high=10**9,
+            per_model=True,
+        ),
+    ] = None
+    thinking: Annotated[
+        bool | None,
+        Option(
+            "Tell chat templates that have a switch for it to let the model think first, or not "
+            "to. None leaves it to the template.",
             per_model=True,
         ),
     ] = None
