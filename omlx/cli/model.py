@@ -78,9 +78,10 @@ def pull(
 ) -> None:
     """Get a model.
 
-    It goes into the first model folder. OWNER/NAME is a repository of the Hugging Face hub (or of HF_ENDPOINT), at a branch, tag or
-    commit if one is given; only what is needed to serve it is fetched, and verified. HF_TOKEN
-    opens private and gated ones. demo is SmolLM2-135M-Instruct, 93 MB to fetch and 540 MB on disk.
+    It goes into the first model folder. OWNER/NAME is a repository of the Hugging Face hub (or of
+    HF_ENDPOINT), at a branch, tag or commit if one is given; only what is needed to serve it is
+    fetched, and verified. HF_TOKEN opens private and gated ones. demo is SmolLM2-135M-Instruct,
+    93 MB to fetch and 540 MB on disk.
 
     The free space is checked first. If it breaks off, or is stopped with Ctrl-C, what was fetched
     is kept, and the same command goes on from there; until it is whole, the model is not listed.
