@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+_PIECE_BYTES = 65_536
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _API = re.compile(r"/api/models/([^/]+/[^/?]+)(?:/revision/([^?]+))?(?:\?.*)?")
 _FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
@@ -46,6 +48,8 @@ class FakeHub:
     # What is sent or said in place of the truth.
     sent: dict[str, bytes] = field(default_factory=dict)
     said_sizes: dict[str, Any] = field(default_factory=dict)
+    # Seconds before each 64 KiB of a file.
+    pauses: dict[str, float] = field(default_factory=dict)
     ignores_ranges: bool = False
     wrong_ranges: bool = False
     api_body: bytes | None = None
@@ -147,7 +151,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.close_connection = True
             return
-        self.wfile.write(body)
+        pause_s = self.hub.pauses.get(name, 0.0)
+        for at in range(0, len(body), _PIECE_BYTES) if pause_s else ():
+            time.sleep(pause_s)
+            try:
+                self.wfile.write(body[at : at + _PIECE_BYTES])
+            except OSError:
+                self.close_connection = True
+                return
+        if not pause_s:
+            self.wfile.write(body)
 
 
 @contextmanager

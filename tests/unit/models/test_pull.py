@@ -5,6 +5,8 @@ import fcntl
 import inspect
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -327,6 +329,29 @@ def test_a_disk_that_fills_up(
     fake.requests.clear()
     pulls()
     assert fake.asked_for("config.json") == []
+
+
+def test_a_disk_that_is_really_full(fake: FakeHub, pulls: Pulls) -> None:
+    pulls.models.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(pulls.models)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("file systems can't be mounted here")
+    try:
+        error = refusal(pulls)
+        assert "there is no room" in error.message
+        assert "kB (524,288 bytes) are free" in error.message
+        error = refusal(pulls, free=lambda _: 10**12)
+        assert f"the disk of {pulls.models} is full" in error.message
+        kept = sum(part.stat().st_size for part in pulls.staging.iterdir())
+        assert kept > 400_000
+        more = ["mount", "-o", "remount,size=4m", str(pulls.models)]
+        subprocess.run(more, check=True)
+        fake.requests.clear()
+        pulls(free=lambda _: 10**12)
+        (asked,) = fake.asked_for(WEIGHTS)
+        assert asked is not None and int(asked[6:-1]) > 400_000
+    finally:
+        subprocess.run(["umount", str(pulls.models)], check=True)
 
 
 def test_a_folder_that_cannot_be_written(fake: FakeHub, pulls: Pulls) -> None:
