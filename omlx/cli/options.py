@@ -80,7 +80,7 @@ def section_of(param: click.Parameter) -> str:
     """The heading that an option belongs under."""
     if not isinstance(param, SettingOption):
         return "Options"
-    return (param.leaf.group or "window").capitalize()
+    return (param.leaf.group or "prompt").capitalize()
 
 
 class SettingOption(click.Option):
