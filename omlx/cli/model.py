@@ -87,14 +87,13 @@ def pull(
     is kept, and the same command goes on from there; until it is whole, the model is not listed.
     Pulling again fetches what has changed.
     """
-    from omlx.cli.pull import pull_demo_model, pull_model
+    from omlx.cli.pull import PullOptions, pull_demo_model, pull_model
     from omlx.log import setup
 
     setup("error")
     resolved = resolve(ctx, given)
-    folder = resolved.model_dirs[0]
     if name == DEMO:
-        say(str(pull_demo_model(folder)))
-        return
-    cache = resolved.hub_cache_dir if into_hub_cache else None
-    say(str(pull_model(name, folder, hub_cache=cache, any_architecture=any_architecture)))
+        say(str(pull_demo_model(resolved.model_dirs[0])))
+    else:
+        options = PullOptions(into_hub_cache, any_architecture)
+        say(str(pull_model(name, resolved, options)))

@@ -22,7 +22,7 @@ def needed_files(files: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
     for file in files:
         _refuse_odd_name(file.name)
     by_name = {file.name: file for file in files}
-    weights = [file for file in files if _WEIGHTS.fullmatch(file.name)]
+    weights = [file for file in files if is_weights(file)]
     if "config.json" not in by_name:
         raise ModelError("the repository has no config.json: it holds no model that can be served")
     if not weights:
@@ -34,6 +34,11 @@ def needed_files(files: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
         )
     small = [file for file in files if _is_small_part(file)]
     return (*sorted(small, key=_rank), *sorted(weights, key=lambda file: file.name))
+
+
+def is_weights(file: RemoteFile) -> bool:
+    """Whether a file holds weights that are loaded."""
+    return bool(_WEIGHTS.fullmatch(file.name))
 
 
 def _rank(file: RemoteFile) -> tuple[bool, str]:

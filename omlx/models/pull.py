@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.errors import ModelError, UsageError
-from omlx.models.choose import needed_files
+from omlx.models.choose import is_weights, needed_files
 from omlx.models.demo import OnProgress
 from omlx.models.destination import Destination
 from omlx.models.hub import Hub, Repo
@@ -69,12 +69,14 @@ def pull(
     hub: Hub,
     progress: OnProgress,
     check_config: Callable[[Mapping[str, object]], None] = lambda _: None,
+    check_weights: Callable[[int], None] = lambda _: None,
     free: FreeBytes = free_bytes,
 ) -> Pulled:
     """The model's folder at its destination, with the files of the revision's newest commit.
 
-    `check_config` sees config.json before any weights are fetched, and may raise. After a failure
-    what was fetched stays in .pull there, for the next try. ModelError.
+    `check_weights` gets the bytes of all weights first, `check_config` config.json before any
+    weights are fetched; both may raise. After a failure what was fetched stays in .pull there, for
+    the next try. ModelError.
     """
     listing = hub.listing(repo)
     files = needed_files(listing.files)
@@ -90,6 +92,7 @@ def pull(
             shelf = Shelf(staging, files, hub, repo, listing)
             if (earlier := destination.earlier(repo)) is not None:
                 shelf.reuse(earlier)
+            check_weights(sum(file.size for file in files if is_weights(file)))
             _require_room(root, shelf.missing_bytes(), repo, free)
             fetched = shelf.fill(progress, check_config)
             shelf.tidy()

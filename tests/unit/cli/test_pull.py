@@ -167,3 +167,21 @@ def test_an_architecture_is_looked_at_before_the_weights(cli: Cli, fake_hub: Fak
     assert "does not know its architecture, 'whisper'" in outcome.err
     assert fake_hub.asked_for("model.safetensors") == []
     assert cli("model", "pull", "org/name", "--any-architecture").code == 0
+
+
+def test_a_model_that_is_too_large_to_serve_here_is_a_warning(
+    cli: Cli, fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "can't be served here" not in cli("model", "pull", "org/name").err
+    fake_hub.commits["org/name", "main"] = COMMIT[::-1]
+    fake_hub.said_sizes["model.safetensors"] = 900 * 10**12
+    outcome = cli("model", "pull", "org/name")
+    assert outcome.err.startswith("warning: it has 900.0 TB of weights, and engine.memory_limit")
+    assert "error: there is no room for org/name in " in outcome.err
+
+
+def test_model_pull_into_the_hub_cache(cli: Cli, tmp_path: Path, fake_hub: FakeHub) -> None:
+    outcome = cli("model", "pull", "org/name", "--into-hub-cache")
+    folder = tmp_path / "hub-cache" / "models--org--name" / "snapshots" / COMMIT
+    assert (outcome.code, outcome.out) == (0, f"{folder}\n")
+    assert "hub cache" in cli("model", "list").out
