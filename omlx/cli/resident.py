@@ -26,7 +26,7 @@ _NOT_FOUND = 404
 def load(ctx: click.Context, *, name: str, **given: object) -> None:
     """Load a model in the running server, and wait until it is ready.
 
-    Models that were used least recently make room where models.max_loaded or models.max_memory
+    Models that were used least recently make room where models.max_loaded or engine.memory_limit
     say so, once they have no requests; pinned ones stay.
     """
     say(_change(resolve(ctx, given), name, "load"))

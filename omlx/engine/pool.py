@@ -13,7 +13,6 @@ from enum import Enum
 from omlx.engine.child import Child
 from omlx.engine.config import EngineConfig
 from omlx.engine.lifecycle import EngineHealth, Phase
-from omlx.engine.machine import weights_limit
 from omlx.engine.process import EngineProcess
 from omlx.engine.request import EngineState, Listener
 from omlx.engine.room import Resident, RoomLimits, Verdict, make_room
@@ -21,7 +20,8 @@ from omlx.engine.spawn import Spawner
 from omlx.engine.supervisor import SupervisedEngine
 from omlx.engine.watch import Patience
 from omlx.errors import OmlxError
-from omlx.models.locate import ModelEntry, resolve
+from omlx.models.locate import ModelEntry
+from omlx.models.names import names_of
 from omlx.models.version import files_version
 from omlx.settings.build import Resolved
 
@@ -307,12 +307,13 @@ def process_pool(entries: Sequence[ModelEntry], resolved: Resolved) -> Pool:
     """A pool whose engines are processes."""
     settings = resolved.settings
     engine, spawner = settings.engine, Spawner(settings.engine.blas)
-    limits = RoomLimits(settings.models.max_loaded, weights_limit(settings.models.max_memory))
+    limits = RoomLimits(settings.models.max_loaded, resolved.ceiling_bytes)
+    named = settings.server.default_model
+    default = names_of(entries, resolved).find(named) if named is not None else None
 
     def stay(entry: ModelEntry) -> Stay:
         own = resolved.for_model(entry.id, entry.path).engine
-        named = settings.server.default_model
-        is_first = len(entries) == 1 or (named is not None and resolve(entries, named) is entry)
+        is_first = len(entries) == 1 or (default is not None and default.entry is entry)
         is_preloaded = own.preload == "always" or (own.preload == "auto" and (is_first or own.pin))
         return Stay(is_preloaded=is_preloaded, is_pinned=own.pin, ttl_s=own.ttl)
 

@@ -87,7 +87,7 @@ def _refusal(
     needed = f"the model {model_id!r} can't be loaded: its weights take {format_size(weight_bytes)}"
     allowed: list[str] = []
     if limits.max_bytes is not None:
-        allowed.append(f"{format_size(limits.max_bytes)} of weights (models.max_memory)")
+        allowed.append(f"{format_size(limits.max_bytes)} of weights (engine.memory_limit)")
     if limits.max_loaded is not None:
         allowed.append(f"models.max_loaded = {limits.max_loaded}")
     taken = ""

@@ -17,6 +17,7 @@ from sanic.http import Http
 from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 
 from omlx.errors import OmlxError
+from omlx.models.names import Named
 from omlx.server import metrics
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Messages
@@ -129,8 +130,7 @@ class _Routes:
     async def models(self, request: Request) -> HTTPResponse:
         """GET /v1/models, in the shape of the client's API."""
         listed = [
-            Listed(entry.id, self._service.window(entry), self._created)
-            for entry in self._service.context.pool.models()
+            self._listed(name, named) for name, named in self._service.context.names().listed()
         ]
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.models(listed))
@@ -138,8 +138,10 @@ class _Routes:
 
     async def model(self, request: Request, model_id: str) -> HTTPResponse:
         """GET /v1/models/<id>."""
-        entry = find_model(self._service.context, unquote(model_id), or_default=False)
-        listed = Listed(entry.id, self._service.window(entry), self._created)
+        name = unquote(model_id)
+        named = find_model(self._service.context, name, or_default=False)
+        is_alias = name in dict(self._service.context.names().listed())
+        listed = self._listed(name if is_alias else named.id, named)
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.model(listed))
         return json_response(openai_models.model(listed))
@@ -149,9 +151,13 @@ class _Routes:
         name, _, verb = unquote(model_id).rpartition("/")
         if verb not in ("load", "unload") or not name:
             raise ApiError(404, f"POST /v1/models/ID/load or /unload, not {verb[:40]!r}")
-        entry = find_model(self._service.context, name, or_default=False)
+        entry = find_model(self._service.context, name, or_default=False).entry
         change = self._service.load_model if verb == "load" else self._service.unload_model
         return json_response(await change(entry.id))
+
+    def _listed(self, name: str, named: Named) -> Listed:
+        window = self._service.window(named.entry, named.id)
+        return Listed(name, window, self._created, named.entry.id, named.profile)
 
     async def health(self, request: Request) -> HTTPResponse:
         """GET /health: 200 once a model is ready; the models only for those with the key."""

@@ -78,10 +78,18 @@ def unsupported(param: str, what: str) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
-def unknown_model(name: str) -> ApiError:
-    """A 404 for a model that is not served."""
+def unknown_model(name: str, why: str = "") -> ApiError:
+    """A 404 for a model that is not served; `why` may say what was meant."""
     message = f"The model {name[:200]!r} does not exist; GET /v1/models lists those served"
+    if why:
+        message += f" ({why})"
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+def too_large(reason: str) -> ApiError:
+    """A 400 for a model that this machine's memory can never hold."""
+    message = reason[:1].upper() + reason[1:]
+    return ApiError(400, message, param="model", code="model_too_large")
 
 
 def overflow(num_tokens: int, window: int) -> ApiError:

@@ -57,7 +57,7 @@ class Responder:
         generation = prepared.generation
         reply = dialect.reply(
             identity,
-            prepared.model_id,
+            prepared.named or prepared.model_id,
             int(context.wall()),
             wants_usage=generation.wants_usage,
         )

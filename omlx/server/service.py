@@ -106,9 +106,12 @@ class Service:
             for model_id, engine in found
         ]
 
-    def window(self, entry: ModelEntry) -> int | None:
-        """How many tokens a prompt and its answer may have for a model; None if unknown."""
-        own = self.context.model_settings(entry.id).context_window
+    def window(self, entry: ModelEntry, name: str | None = None) -> int | None:
+        """How many tokens a prompt and its answer may have for a model; None if unknown.
+
+        `name` is model:profile where a profile is meant.
+        """
+        own = self.context.model_settings(name or entry.id).context_window
         limits = (own, entry.context_window)
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -24,6 +24,7 @@ class Kind(Enum):
     TEXT = "text"
     PATH = "path"
     PATHS = "list of paths"
+    NAMES = "table of names"
     SIZE = "size"
     DURATION = "duration"
 
@@ -67,6 +68,7 @@ _KINDS: Mapping[Any, Kind] = types.MappingProxyType(
         str: Kind.TEXT,
         Path: Kind.PATH,
         tuple[Path, ...]: Kind.PATHS,
+        tuple[tuple[str, str], ...]: Kind.NAMES,
     }
 )
 _UNITS = types.MappingProxyType({Unit.SIZE: Kind.SIZE, Unit.DURATION: Kind.DURATION})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 Auto = Literal["auto"]
+MemoryTier = Literal["safe", "balanced", "aggressive"]
 
 
 class Unit(Enum):
@@ -95,14 +96,14 @@ class Models:
             high=1000,
         ),
     ] = None
-    max_memory: Annotated[
-        int | Auto,
-        Option(
-            "Most bytes of weights of all loaded models; auto is nine tenths of the memory.",
-            flag="--models-max-memory",
-            unit=Unit.SIZE,
-        ),
+    hub_cache: Annotated[
+        bool | Auto,
+        Option("Serve the models of the Hugging Face cache, too; auto does if no folder is named."),
     ] = "auto"
+    alias: Annotated[
+        tuple[tuple[str, str], ...],
+        Option("Another name for a model, or for a profile of one; may be given several times."),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,16 @@ class Engine:
             high=604800,
         ),
     ] = 1800.0
+    memory_limit: Annotated[
+        int | MemoryTier,
+        Option(
+            "Most memory for a model, its requests and its cache: a size, or how much of the "
+            "machine's is left to others: safe a quarter, balanced an eighth, aggressive a "
+            "twentieth.",
+            unit=Unit.SIZE,
+            low=100_000_000,
+        ),
+    ] = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +399,14 @@ class Settings:
             "Most tokens of a prompt and its answer, where the model itself allows more.",
             low=16,
             high=10**9,
+            per_model=True,
+        ),
+    ] = None
+    thinking: Annotated[
+        bool | None,
+        Option(
+            "Tell chat templates that have a switch for it to let the model think first, or not "
+            "to. None leaves it to the template.",
             per_model=True,
         ),
     ] = None

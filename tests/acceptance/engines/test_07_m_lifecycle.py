@@ -42,7 +42,7 @@ def ask(live: Live, name: str, text: str = "Hello.") -> str:
 
 def test_m4_second_model_evicts_the_first(two: Path, tmp_path: Path, figure: Figure) -> None:
     size = sum(file.stat().st_size for file in (two / "one").glob("*.safetensors"))
-    args = ("--model-dir", str(two), "--models-max-memory", str(int(1.5 * size)))
+    args = ("--model-dir", str(two), "--memory-limit", str(int(1.5 * size)))
     pids: list[int] = []
     most = 0
     with Live(*args, home=tmp_path) as live:

@@ -39,7 +39,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     room = make_room("new", 50, [one("a", 1)], RoomLimits(None, 40))
     assert room.verdict is Verdict.REFUSE
     assert "its weights take 50 B" in room.reason and "40 B of weights" in room.reason
-    assert "models.max_memory" in room.reason
+    assert "engine.memory_limit" in room.reason
     room = make_room("new", 10, [one("a", 1, is_pinned=True)], RoomLimits(1, 100))
     assert room.verdict is Verdict.REFUSE
     assert "models.max_loaded = 1" in room.reason and "pinned models (a)" in room.reason
