@@ -84,6 +84,8 @@ def request_from(frame: Frame) -> EngineRequest:
         head=r["head"],
         store=StorePolicy(r["store"]),
         request_class=RequestClass(r["request_class"]),
+        tenant=r["tenant"],
+        repetition_guard=r["repetition_guard"],
     )
 
 

@@ -44,7 +44,8 @@ class Prepared:
     prompt: str | None = None  # where the journal keeps texts
     head: int = 0
     store: StorePolicy = StorePolicy.ALL
-    request_class: RequestClass = RequestClass.INTERACTIVE
+    request_class: RequestClass = RequestClass.NORMAL
+    repetition_guard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def prepare(
     encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
+    request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
     return Prepared(
         generation,
@@ -79,8 +81,9 @@ def prepare(
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
         head=head_of(encoded.spans),
-        store=wanted.policy(settings.cache.store),
-        request_class=wanted.request_class,
+        store=wanted.policy(settings.cache.store, request_class),
+        request_class=request_class,
+        repetition_guard=settings.scheduler.repetition_guard,
     )
 
 

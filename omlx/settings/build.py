@@ -22,7 +22,7 @@ from omlx.settings.layers import (
     suggest,
 )
 from omlx.settings.leaf import leaves, with_values
-from omlx.settings.schema import Cache, Sampling, Settings
+from omlx.settings.schema import Cache, Sampling, Scheduler, Settings
 from omlx.settings.shipped import family_layers, folder_layer, generation_layer, matching
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -40,7 +40,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds for one model; of `cache` only what may differ by model."""
+    """What holds for one model; of `cache` and `scheduler` only what may differ by model."""
 
     sampling: Sampling
     context_window: int | None
@@ -48,6 +48,7 @@ class ModelSettings:
     shadowed: Mapping[str, tuple[Shadowed, ...]]
     warnings: tuple[str, ...] = ()
     cache: Cache = field(default_factory=Cache)
+    scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Resolved:
             chosen.shadowed,
             tuple(warning for layer in layers for warning in layer.warnings),
             settings.cache,
+            settings.scheduler,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:

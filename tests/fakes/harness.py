@@ -1,7 +1,7 @@
 """An engine in this process around a model, driven one request at a time, with its logits seen."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from omlx.engine.request import (
     SamplingParams,
     Token,
 )
+from omlx.engine.scheduler import Scheduler
 from omlx.models.load import LoadedModel
 
 
@@ -66,7 +67,15 @@ class Answer:
 class Harness:
     """Starts and stops engines on one cache directory, as restarts of one program would."""
 
-    def __init__(self, model: Any, cache_dir: Path, **config: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cache_dir: Path,
+        *,
+        make_scheduler: Callable[..., Scheduler] = Scheduler,
+        **config: Any,
+    ) -> None:
+        self.make_scheduler = make_scheduler
         self.model = RecordingModel(model)
         self.num_vocab = int(model(mx.array([[0]])).shape[-1])
         base = EngineConfig("tiny", "", cache_dir=str(cache_dir), min_free_bytes=0)
@@ -78,7 +87,14 @@ class Harness:
     def _start(self) -> LocalEngine:
         def build(config: EngineConfig, *, emit: Any, publish: Any) -> Any:
             loaded = LoadedModel(self.model, {}, self.num_vocab, 0)
-            return assemble_loaded(config, loaded, "00" * 32, emit=emit, publish=publish)
+            return assemble_loaded(
+                config,
+                loaded,
+                "00" * 32,
+                emit=emit,
+                publish=publish,
+                make_scheduler=self.make_scheduler,
+            )
 
         engine = LocalEngine(self.config, build=build)
         engine.start(self.events.put)

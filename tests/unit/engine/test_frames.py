@@ -146,6 +146,8 @@ requests = st.builds(
     head=st.integers(0, 2**31),
     store=st.sampled_from(StorePolicy),
     request_class=st.sampled_from(RequestClass),
+    tenant=st.text(max_size=20),
+    repetition_guard=st.integers(0, 10**6),
 )
 
 
