@@ -14,7 +14,7 @@ from omlx.engine.shares import Shares
 from omlx.engine.turns import Entry, Stage, Turns
 
 _RANKS = {RequestClass.INTERACTIVE: 0, RequestClass.NORMAL: 1, RequestClass.BATCH: 2}
-_OLDEST_EVERY = 16  # one admission in so many is for who has waited longest, whoever that is
+_OLDEST_EVERY = 64  # one admission in so many is for who has waited longest, whoever that is
 _MOST_PREEMPTIONS = 4  # of one request, so that it ends
 _BATCH_SHARE = 0.75  # of the queue, so that it is never full for those who have no time
 
