@@ -85,6 +85,8 @@ def request_from(frame: Frame) -> EngineRequest:
         store=StorePolicy(r["store"]),
         request_class=RequestClass(r["request_class"]),
         emitted=tuple(r["emitted"]),
+        tenant=r["tenant"],
+        repetition_guard=r["repetition_guard"],
     )
 
 

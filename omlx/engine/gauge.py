@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from omlx.engine.pulse import Pulse
 from omlx.engine.request import CacheFigures, EngineSnapshot
-from omlx.engine.scheduler import Scheduler, Stage
+from omlx.engine.scheduler import Scheduler
+from omlx.engine.turns import Stage
 
 _INTERVAL_S = 0.5
 _SMOOTHING = 0.3  # weight of the newest rate
@@ -44,7 +45,7 @@ class Gauge:
         self._clock = clock
         self._pulse = pulse
         self._next_at = 0.0
-        self._finished = self._failed = self._generated = 0
+        self._finished = self._failed = self._generated = self._preemptions = 0
         self._prompt = self._from_memory = self._from_disk = 0
         self._prefill_rate = self._decode_rate = 0.0
 
@@ -70,6 +71,10 @@ class Gauge:
         elif decoded:
             self._decode_rate = _smooth(self._decode_rate, decoded / seconds)
 
+    def preempted(self) -> None:
+        """A request had to leave the batch for another."""
+        self._preemptions += 1
+
     def finished(self, *, failed: bool) -> None:
         """A request is over: its client must see figures that count it."""
         self._next_at = 0.0
@@ -89,13 +94,14 @@ class Gauge:
         cache = self._cache_figures()
         self._publish(
             EngineSnapshot(
-                waiting=scheduler.count(Stage.WAITING),
-                loading=scheduler.count(Stage.LOADING) + scheduler.count(Stage.READY),
+                waiting=scheduler.count(Stage.WAITING, Stage.PREEMPTED),
+                loading=scheduler.count(Stage.LOADING, Stage.READY),
                 prefilling=scheduler.count(Stage.PREFILLING),
                 decoding=scheduler.count(Stage.DECODING),
                 finished_requests=self._finished,
                 failed_requests=self._failed,
                 generated_tokens=self._generated,
+                preemptions=self._preemptions,
                 decode_tokens_per_s=self._decode_rate,
                 prefill_tokens_per_s=self._prefill_rate,
                 cache_note=self._cache_note,

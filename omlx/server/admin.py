@@ -14,7 +14,7 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "restarts", "quarantined_prompts", "requests": int,
                  "window": int | null, "cache_note": str,
                  "waiting", "loading", "prefilling", "decoding": int,
-                 "finished_requests", "failed_requests", "generated_tokens": int,
+                 "finished_requests", "failed_requests", "generated_tokens", "preemptions": int,
                  "tokens_per_s": {"prefill", "decode": float},
                  "memory": {"blocks", "bytes", "budget_bytes": int}, "disk": the same,
                  "snapshots": {"memory", "disk": the same},
@@ -123,6 +123,7 @@ def _model(model: ModelView) -> dict[str, object]:
         "finished_requests": figures.finished_requests,
         "failed_requests": figures.failed_requests,
         "generated_tokens": figures.generated_tokens,
+        "preemptions": figures.preemptions,
         "tokens_per_s": {
             "prefill": figures.prefill_tokens_per_s,
             "decode": figures.decode_tokens_per_s,

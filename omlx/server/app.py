@@ -30,6 +30,7 @@ from omlx.server.errors import (
     from_status,
     internal,
     log_level,
+    status_of,
 )
 from omlx.server.generation import Dialect
 from omlx.server.openai import models as openai_models
@@ -190,15 +191,16 @@ class _Errors(ErrorHandler):
         if isinstance(exception, asyncio.CancelledError):
             return raw(b"", status=499)  # the client has gone: nobody reads it
         error = _as_api_error(request, exception)
-        self._service.metrics.error_sent(error.status)
+        status = status_of(error, flavor(request))
+        self._service.metrics.error_sent(status)
         identity = request_id(request)
         close_if_unread(request)
         # Not the message: it may quote the request.
-        summary = f"{request.method} {request.path[:100]!r} refused: {error.status}"
+        summary = f"{request.method} {request.path[:100]!r} refused: {status}"
         _log.log(log_level(error), "%s %s %s", identity, summary, error.param or "")
         return raw(
             error_bytes(error, flavor(request), identity),
-            status=error.status,
+            status=status,
             headers=error.headers,
             content_type=JSON,
         )

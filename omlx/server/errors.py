@@ -131,6 +131,12 @@ def flavor_of(path: str, headers: Mapping[str, str]) -> Flavor:
     return Flavor.OPENAI
 
 
+def status_of(error: ApiError, flavor: Flavor) -> int:
+    """The status of an error in a dialect: Anthropic's clients know a full server as 529."""
+    is_busy = error.status == HTTPStatus.TOO_MANY_REQUESTS
+    return 529 if is_busy and flavor is Flavor.ANTHROPIC else error.status
+
+
 def log_level(error: ApiError) -> int:
     """How loud the log is about an error."""
     return _kind(error.status).level
@@ -138,7 +144,7 @@ def log_level(error: ApiError) -> int:
 
 def error_object(error: ApiError, flavor: Flavor, request_id: str) -> dict[str, object]:
     """The error in a dialect's shape, as a response body and as the data of a stream event."""
-    kind = _kind(error.status)
+    kind = _kind(status_of(error, flavor))
     if flavor is Flavor.ANTHROPIC:
         return {
             "type": "error",

@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # Parts of a time are shorter than the whole.
 _PART_SECONDS = (0.001, 0.0025, 0.005, 0.01, *_SECONDS)
-_ANSWERS = ("stop", "length")
+_ANSWERS = ("stop", "length", "repetition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +207,19 @@ def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:
     speed = GaugeMetricFamily(
         "omlx_engine_tokens_per_second", "Recent speed by phase", labels=["model", "phase"]
     )
+    preemptions = CounterMetricFamily(
+        "omlx_engine_preemptions", "Requests that had to leave for others", labels=["model"]
+    )
     for engine in engines:
         model, figures = engine.model_id, engine.snapshot
+        preemptions.add_metric([model], figures.preemptions)
         rows.add_metric([model, "waiting"], figures.waiting)
         rows.add_metric([model, "loading"], figures.loading)
         rows.add_metric([model, "prefill"], figures.prefilling)
         rows.add_metric([model, "decode"], figures.decoding)
         speed.add_metric([model, "prefill"], figures.prefill_tokens_per_s)
         speed.add_metric([model, "decode"], figures.decode_tokens_per_s)
-    yield rows
-    yield speed
+    yield from (rows, speed, preemptions)
 
 
 def _tiers(engines: Iterable[EngineView]) -> Iterator[Metric]:

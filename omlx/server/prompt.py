@@ -46,7 +46,8 @@ class Prepared:
     head: int = 0
     store: StorePolicy = StorePolicy.ALL
     named: str = ""  # the model as answers call it: model:profile where one was meant
-    request_class: RequestClass = RequestClass.INTERACTIVE
+    request_class: RequestClass = RequestClass.NORMAL
+    repetition_guard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def prepare(
     encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
+    request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
     return Prepared(
         generation,
@@ -82,9 +84,10 @@ def prepare(
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
         head=head_of(encoded.spans),
-        store=wanted.policy(settings.cache.store),
+        store=wanted.policy(settings.cache.store, request_class),
+        request_class=request_class,
+        repetition_guard=settings.scheduler.repetition_guard,
         named=named.id,
-        request_class=wanted.request_class,
     )
 
 

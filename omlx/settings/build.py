@@ -23,7 +23,7 @@ from omlx.settings.layers import (
 )
 from omlx.settings.leaf import leaves, with_values
 from omlx.settings.machine import Machine
-from omlx.settings.schema import Cache, Engine, Sampling, Settings
+from omlx.settings.schema import Cache, Engine, Sampling, Scheduler, Settings
 from omlx.settings.shipped import (
     family_layers,
     folder_layer,
@@ -47,7 +47,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds for one model; of `cache` and `engine` only what may differ by model."""
+    """What holds for one model; of `cache`, `engine`, `scheduler` only what may differ by model."""
 
     sampling: Sampling
     context_window: int | None
@@ -57,6 +57,7 @@ class ModelSettings:
     cache: Cache = field(default_factory=Cache)
     engine: Engine = field(default_factory=Engine)
     thinking: bool | None = None
+    scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Resolved:
             settings.cache,
             settings.engine,
             thinking=settings.thinking,
+            scheduler=settings.scheduler,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:

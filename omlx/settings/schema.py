@@ -212,8 +212,46 @@ class Scheduler:
     ] = 64
     prefill_chunk: Annotated[
         int | Auto,
-        Option("Prompt tokens computed between two decode steps.", low=16, high=65536),
+        Option("Most prompt tokens computed between two decode steps.", low=16, high=65536),
     ] = "auto"
+    max_gap: Annotated[
+        float,
+        Option(
+            "Most time between two tokens of a running stream, as far as the machine can: prompts "
+            "are computed in pieces that keep it, but get at least half of the time.",
+            unit=Unit.DURATION,
+            low=0.01,
+            high=60,
+        ),
+    ] = 0.25
+    request_class: Annotated[
+        str,
+        Option(
+            "Class of requests that name none: interactive ones come first, then normal, then "
+            "batch.",
+            choices=("interactive", "normal", "batch"),
+            per_model=True,
+        ),
+    ] = "normal"
+    repetition_guard: Annotated[
+        int,
+        Option(
+            "End an answer whose last so many tokens are one piece of at most 64 over and over; "
+            "0 is never.",
+            low=0,
+            high=1_000_000,
+            per_model=True,
+        ),
+    ] = 0
+    ageing: Annotated[
+        float,
+        Option(
+            "After so long a wait a request counts as one class more urgent.",
+            unit=Unit.DURATION,
+            low=1,
+            high=86400,
+        ),
+    ] = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,8 @@ requests = st.builds(
     store=st.sampled_from(StorePolicy),
     request_class=st.sampled_from(RequestClass),
     emitted=st.lists(st.integers(0, 2**32 - 1)).map(tuple),
+    tenant=st.text(max_size=20),
+    repetition_guard=st.integers(0, 10**6),
 )
 
 

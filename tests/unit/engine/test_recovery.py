@@ -3,7 +3,7 @@
 import pytest
 
 from omlx.engine.request import FailureCode, FinishReason
-from omlx.engine.scheduler import Stage
+from omlx.engine.turns import Stage
 from tests.fakes.batch import solo
 from tests.fakes.cache import Rig
 from tests.fakes.loop import NUM_VOCAB, LoopRig, assert_as_solo

@@ -391,7 +391,7 @@ def test_metrics_and_status(server):
 
 
 def test_the_queue_has_an_end():
-    """429 with Retry-After, before anything is submitted."""
+    """429 with Retry-After, 529 for Anthropic's clients, before anything is submitted."""
     plan = Plan(scheduler=Scheduler(max_concurrent_requests=1, max_queue=1))
     plan.engines[0].script = silent
     with running(plan) as server:
@@ -401,7 +401,7 @@ def test_the_queue_has_an_end():
         with first, second:
             server.engine.wait_for(lambda engine: len(engine.submitted) == 2)
             response = server.message()
-            assert refused(response, 429, "rate_limit_error")
+            assert refused(response, 529, "overloaded_error")
             assert response.headers["retry-after"] == "1"
             refused(server.chat(), 429, "", "rate_limit_error")
             assert len(server.engine.submitted) == 2
