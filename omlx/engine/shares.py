@@ -9,10 +9,10 @@ class Shares:
     """Tokens by tenant; one without work saves nothing up, and its debt is not forgotten."""
 
     def __init__(self) -> None:
-        self._had: dict[str, int] = {}
+        self._had: dict[str, float] = {}
         self._served: dict[str, int] = {}
         self._num_requests: dict[str, int] = {}
-        self._level = 0  # what the tenant that was served last had had before
+        self._level = 0.0  # what a tenant with work all the time would have had
         self._turn = 0
 
     def enter(self, tenant: str, *, is_waiting: bool) -> None:
@@ -20,7 +20,7 @@ class Shares:
         if not self._num_requests:
             self._had.clear()
             self._served.clear()
-            self._level = 0
+            self._level = 0.0
         self._num_requests[tenant] = self._num_requests.get(tenant, 0) + 1
         if not is_waiting:
             self._had[tenant] = max(self._had.get(tenant, 0), self._level)
@@ -40,12 +40,12 @@ class Shares:
         """A request of a tenant is admitted (mutates)."""
         self._turn += 1
         self._served[tenant] = self._turn
-        self._level = max(self._level, self._had.get(tenant, 0))
 
     def charge(self, tenant: str, num_tokens: int) -> None:
         """So many tokens are computed for a tenant; fewer than 0 were not needed (mutates)."""
         self._had[tenant] = self._had.get(tenant, 0) + num_tokens
+        self._level += num_tokens / max(1, len(self._num_requests))
 
-    def order(self, tenant: str) -> tuple[int, int]:
+    def order(self, tenant: str) -> tuple[float, int]:
         """The smallest comes next: what it has had, then how long ago it was served."""
         return self._had.get(tenant, 0), self._served.get(tenant, 0)
