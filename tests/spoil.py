@@ -4,6 +4,7 @@ In memory nothing checks a payload, so it is used and the logits must show it. O
 is verified, so it must be a miss.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,11 @@ def swap_files(one: Path, two: Path) -> None:
 
 
 def flip_bit(path: Path) -> None:
-    """One bit of the last number in a file."""
+    """One bit of the last number of each section of a file: not all need be read."""
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    for name, section in header.items():
+        if name != "__metadata__":
+            data[start + section["data_offsets"][1] - 1] ^= 1
     path.write_bytes(data)

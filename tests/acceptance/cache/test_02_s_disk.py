@@ -323,7 +323,9 @@ def test_s10_a_slow_disk_gets_the_head_first_and_all_of_it_in_time(
     harness.engine = harness._start()
     warm = harness.ask(tokens, 1)
     assert warm.tokens == [Telling.FIRST_MARKER]
-    assert warm.cached == num_files * 256 > 0, "head first: all that is there is of use"
+    found_tokens = min(num_files * 256, NUM_TOKENS - 1)
+    assert warm.cached == found_tokens > 0, "head first: all that is there is of use"
+    assert dropped or memory_mb < 1000, "else the disk was not slow"
     harness.restart()
     last = harness.ask(tokens, 1)
     assert last.tokens == [Telling.FIRST_MARKER] and last.cached == NUM_TOKENS - 1
