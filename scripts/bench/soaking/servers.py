@@ -20,7 +20,7 @@ import psutil
 from tests.live import Live
 
 # What the kills of the soak themselves make a server say.
-_EXPECTED = re.compile(r"ended with exit code -9|status 5\d\d|The engine process ended")
+_EXPECTED = re.compile(r"ended with exit code -9|refused: 5\d\d|The engine process ended")
 _READY_S = 90.0
 _NOTICE_S = 5.0
 _STOP_S = 60.0
