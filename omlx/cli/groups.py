@@ -33,8 +33,14 @@ model = _group(
     {
         "list": LazyCommand("omlx.cli.model:list_models", "List the models that can be served."),
         "pull": LazyCommand("omlx.cli.model:pull", "Get a model."),
-        "load": LazyCommand("omlx.cli.resident:load", "Load a model in the running server."),
-        "unload": LazyCommand("omlx.cli.resident:unload", "Unload a model in the running server."),
+        "load": LazyCommand(
+            "omlx.cli.resident:load",
+            "Load a model in the running server, and wait until it is ready.",
+        ),
+        "unload": LazyCommand(
+            "omlx.cli.resident:unload",
+            "Unload a model in the running server, and wait until its process is gone.",
+        ),
     },
 )
 

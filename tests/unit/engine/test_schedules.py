@@ -85,7 +85,7 @@ class Schedule(LoopMachine):
         delivered = new[:-1] if reason == "stop" else new
         if outcome.reason is FinishReason.ABORT:
             assert request.id in self.aborted
-        elif outcome.code is FailureCode.ENGINE:
+        elif outcome.code in (FailureCode.ENGINE, FailureCode.CRASH):
             assert self.num_failures >= 2
         elif outcome.code is FailureCode.OVERLOADED:
             assert outcome.kinds == ["Failed"]
