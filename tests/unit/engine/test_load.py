@@ -23,7 +23,9 @@ def cost_of(harness: Harness) -> LoadCost:
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[Harness]:
     model = tiny.build_config(tiny.CONFIGS["llama"])
-    harness = Harness(model, tmp_path / "cache", block_size=32, prefill_chunk=64, write_delay_s=0.0)
+    harness = Harness(
+        model, tmp_path / "cache", block_size=32, prefill_chunk=64, write_delay_s=0.0, load="auto"
+    )
     yield harness
     harness.stop()
 
