@@ -45,7 +45,7 @@ class Hub:
         own_thread = threading.get_ident()
 
         def listen(events: Sequence[Event]) -> None:
-            if threading.get_ident() == own_thread:
+            if threading.get_ident() == own_thread and not self._loop.is_closed():
                 self._loop.call_soon(self._deliver, tuple(events))
                 return
             has_room = False

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from omlx.errors import SettingsError
 from omlx.settings import places
+from omlx.settings.engines import Engine, Scheduler
 from omlx.settings.layers import (
     Entry,
     Layer,
@@ -23,7 +24,7 @@ from omlx.settings.layers import (
 )
 from omlx.settings.leaf import leaves, with_values
 from omlx.settings.machine import Machine
-from omlx.settings.schema import Cache, Engine, Sampling, Scheduler, Settings
+from omlx.settings.schema import Cache, Sampling, Settings
 from omlx.settings.shipped import (
     family_layers,
     folder_layer,

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from omlx.settings.schema import Option, Settings, Unit
+from omlx.settings.option import Option, Unit
+from omlx.settings.schema import Settings
 
 
 class Kind(Enum):

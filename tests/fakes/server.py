@@ -16,7 +16,8 @@ from omlx.server.context import ServerContext, Timing
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.settings.build import ModelSettings
-from omlx.settings.schema import Cache, Models, Sampling, Scheduler, Server, Settings
+from omlx.settings.engines import Scheduler
+from omlx.settings.schema import Cache, Models, Sampling, Server, Settings
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.storage.journal import Journal
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine

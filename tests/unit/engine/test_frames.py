@@ -78,6 +78,7 @@ SNAPSHOT = EngineSnapshot(
     finished_requests=5,
     failed_requests=6,
     generated_tokens=7,
+    preemptions=8,
     decode_tokens_per_s=8.5,
     prefill_tokens_per_s=9.5,
     cache_note="off by setting",

@@ -242,7 +242,7 @@ def test_one_that_kills_every_step_takes_nobody_with_it_who_waits(tokens: list[i
     bad, *others = (rig.submit(t) for t in (LONG, tokens, tokens))
     rig.batch.poison.add(bad.request.id)
     rig.until()
-    assert bad.code is FailureCode.ENGINE
+    assert bad.code is FailureCode.CRASH
     for outcome in others:
         assert_as_solo(outcome)
 

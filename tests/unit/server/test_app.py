@@ -10,7 +10,8 @@ import pytest
 from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import EngineState, FinishReason
 from omlx.server.context import Timing
-from omlx.settings.schema import Scheduler, Server
+from omlx.settings.engines import Scheduler
+from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, ScriptedEngine, say, silent
 from tests.fakes.server import Plan, entry, running
 from tests.unit.server import strict
