@@ -74,12 +74,29 @@ def get_json(
     address: str, path: str, *, api_key: str | None = None, timeout_s: float = 3.0
 ) -> Mapping[str, object]:
     """GET a JSON object from a server; ServerError says what went wrong."""
+    status, body = _ask("GET", address, path, api_key=api_key, timeout_s=timeout_s)
+    if status != 200:
+        raise ServerError(f"the server at {address} answers {path} with {status}")
+    return _parse(address, path, body)
+
+
+def post(
+    address: str, path: str, *, api_key: str | None = None, timeout_s: float = 3.0
+) -> tuple[int, Mapping[str, object]]:
+    """POST without a body; the status and the JSON object that came. ServerError."""
+    status, body = _ask("POST", address, path, api_key=api_key, timeout_s=timeout_s)
+    return status, _parse(address, path, body)
+
+
+def _ask(
+    method: str, address: str, path: str, *, api_key: str | None, timeout_s: float
+) -> tuple[int, bytes]:
     headers = {"Accept": "application/json", "Connection": "close"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
     connection = _connect(address, timeout_s)
     try:
-        connection.request("GET", path, headers=headers)
+        connection.request(method, path, headers=headers)
         with connection.getresponse() as response:
             status, body = response.status, response.read(_MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -92,9 +109,7 @@ def get_json(
             f"the server at {address} asks for an API key",
             hint="set OMLX_SERVER_API_KEY, or api_key in the [server] table of config.toml",
         )
-    if status != 200:
-        raise ServerError(f"the server at {address} answers {path} with {status}")
-    return _parse(address, path, body)
+    return status, body
 
 
 def _connect(address: str, timeout_s: float) -> http.client.HTTPConnection:

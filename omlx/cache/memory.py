@@ -74,14 +74,18 @@ class MemoryTier(Generic[P]):
         self._entries[entry.key.name] = entry
         self._children.setdefault(entry.key.parent, {})[entry.key.name] = entry
         self.used_bytes += entry.payload.nbytes
-        return self._shrink()
+        return self._shrink(self.budget_bytes)
 
     def replace(self, name: BlockHash, payload: P) -> list[Entry[P]]:
         """Keep a block with another payload; returns what had to go for it."""
         entry = self._entries[name]
         self.used_bytes += payload.nbytes - entry.payload.nbytes
         entry.payload = payload
-        return self._shrink()
+        return self._shrink(self.budget_bytes)
+
+    def shrink(self, num_bytes: int) -> list[Entry[P]]:
+        """Let go of so many bytes, or all there are; returns what went."""
+        return self._shrink(max(0, self.used_bytes - num_bytes))
 
     def touch(self, names: Sequence[BlockHash]) -> None:
         """Mark a chain, given from its root on, as used now."""
@@ -101,9 +105,9 @@ class MemoryTier(Generic[P]):
         self.used_bytes -= entry.payload.nbytes
         return entry
 
-    def _shrink(self) -> list[Entry[P]]:
+    def _shrink(self, most_bytes: int) -> list[Entry[P]]:
         gone: list[Entry[P]] = []
-        while self.used_bytes > self.budget_bytes:
+        while self.used_bytes > most_bytes:
             leaf = next(name for name in self._entries if name not in self._children)
             entry = self.remove(leaf)
             assert entry is not None

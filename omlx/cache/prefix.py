@@ -180,6 +180,11 @@ class PrefixCache:
             keys.append(chain.tail)
         self._writeback.hurry([*keys, *(key for _, key in chain.snapshots)])
 
+    def give_up(self, num_bytes: int) -> None:
+        """Drop so many bytes of blocks from memory, those used longest ago first; what is dirty is
+        written (mutates)."""
+        self._writeback.leaving(self._memory.shrink(num_bytes))
+
     def tick(self, *, is_busy: bool = False) -> float | None:
         """Write what has been idle long enough; seconds until there is more, None for never."""
         return self._writeback.tick(self._clock(), is_busy=is_busy)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from omlx.errors import ModelError, OmlxError
 from omlx.models.locate import ModelEntry, resolve
+from omlx.models.names import names_of
 from omlx.models.text import TextModel
 from omlx.server.anthropic.messages import Messages
 from omlx.server.errors import ApiError
@@ -100,7 +101,9 @@ def _model(name: str, resolved: "Resolved") -> ModelEntry:
     if not entries:
         raise no_models(resolved)
     default = resolved.settings.server.default_model
-    found = resolve(entries, name) or (resolve(entries, default) if default else None)
+    names = names_of(entries, resolved)
+    named = names.find(name) or (names.find(default) if default else None)
+    found = named.entry if named else None
     if found is None and len(entries) == 1:
         return entries[0]
     if found is None:
@@ -111,9 +114,10 @@ def _model(name: str, resolved: "Resolved") -> ModelEntry:
 
 def model_text(model_id: str, resolved: "Resolved") -> TextModel | None:
     """The text side of a model by its id; None where it is not found or can't be used."""
-    from omlx.models.locate import discover
+    from omlx.cli.found import search
 
-    entry = resolve(discover(resolved.model_dirs).models, model_id)
+    found = search(resolved.model_dirs, hub_cache=resolved.hub_cache)
+    entry = resolve(found.models, model_id)
     try:
         return None if entry is None else TextModel.load(entry.path)
     except ModelError:

@@ -10,7 +10,9 @@ from omlx.cli.options import SettingsCommand, json_option, resolve, say, setting
 
 @click.command(cls=SettingsCommand)
 @click.option("--origin", is_flag=True, help="Also print who set each value, and what it shadows.")
-@click.option("--model", "model_id", metavar="ID", help="Print what holds for one model.")
+@click.option(
+    "--model", "model_id", metavar="ID", help="Print what holds for one model, or model:profile."
+)
 @json_option
 @settings_options("models.dir")
 @click.pass_context
@@ -19,8 +21,9 @@ def show(
 ) -> None:
     """Print every setting of this folder and user.
 
-    The order of layers is: flags, OMLX_* variables, the profile, omlx.toml in this folder,
-    config.toml in OMLX_HOME, what ships with a model, defaults. Secrets are masked.
+    The order of layers is: flags, OMLX_* variables, the profile that is asked for, omlx.toml in
+    this folder, config.toml in OMLX_HOME, the profile of this machine, what ships with a model,
+    defaults. Secrets are masked.
     """
     from omlx.cli.view import settings as view
 
@@ -29,12 +32,15 @@ def show(
         values = view.setting_lines(resolved.settings, resolved.origins, resolved.shadowed)
     else:
         from omlx.cli.found import discover_models
-        from omlx.models.locate import resolve as find
+        from omlx.models.names import names_of
 
-        entry = find(discover_models(resolved).models, model_id)
-        if entry is None:
+        named = names_of(discover_models(resolved).models, resolved).find(model_id)
+        if named is None:
             warn([f"no model {model_id!r} is in the model folders; its name alone counts"])
-        model = resolved.for_model(entry.id if entry else model_id, entry.path if entry else None)
+            model = resolved.for_model(model_id, None)
+        else:
+            entry = named.entry
+            model = resolved.for_model(entry.id, entry.path, profile=named.profile)
         warn(model.warnings)
         values = view.setting_lines(model, model.origins, model.shadowed)
     if as_json:

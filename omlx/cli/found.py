@@ -4,7 +4,7 @@ Knows nothing about how they are shown.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,17 @@ NO_MODELS_HINT = (
 
 def discover_models(resolved: "Resolved") -> "Discovery":
     """The models in the model folders; ModelError for a folder that was named and can't be read."""
-    from omlx.models.locate import discover
-
     for folder in resolved.settings.models.dir:
         check_folder(folder)
-    return discover(resolved.model_dirs)
+    return search(resolved.model_dirs, hub_cache=resolved.hub_cache)
+
+
+def search(dirs: Sequence[Path], *, hub_cache: Path | None = None) -> "Discovery":
+    """The models that can be served below folders and in a Hugging Face cache."""
+    from omlx.models.arch.known import Architectures
+    from omlx.models.locate import discover
+
+    return discover(dirs, hub_cache=hub_cache, why_not=Architectures.installed().why_not)
 
 
 def check_folder(folder: Path) -> None:
@@ -42,8 +48,14 @@ def check_folder(folder: Path) -> None:
 
 def no_models(resolved: "Resolved") -> ModelError:
     """The error of a command that needs a model where there is none."""
-    folders = ", ".join(str(folder) for folder in resolved.model_dirs)
-    return ModelError(f"no models in {folders}", hint=NO_MODELS_HINT)
+    return ModelError(f"no models in {searched(resolved)}", hint=NO_MODELS_HINT)
+
+
+def searched(resolved: "Resolved") -> str:
+    """Where models were looked for."""
+    cache = resolved.hub_cache
+    places = [*resolved.model_dirs, *([cache] if cache is not None and cache.is_dir() else [])]
+    return ", ".join(str(place) for place in places)
 
 
 def live_servers(

@@ -29,10 +29,18 @@ cache = _group(
 
 model = _group(
     "model",
-    "List models and get new ones.",
+    "List models, get new ones, load and unload them.",
     {
         "list": LazyCommand("omlx.cli.model:list_models", "List the models that can be served."),
         "pull": LazyCommand("omlx.cli.model:pull", "Get a model."),
+        "load": LazyCommand(
+            "omlx.cli.resident:load",
+            "Load a model in the running server, and wait until it is ready.",
+        ),
+        "unload": LazyCommand(
+            "omlx.cli.resident:unload",
+            "Unload a model in the running server, and wait until its process is gone.",
+        ),
     },
 )
 

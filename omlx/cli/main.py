@@ -17,7 +17,9 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "serve": LazyCommand("omlx.cli.serve:serve", "Serve models over HTTP."),
-    "model": LazyCommand("omlx.cli.groups:model", "List models and get new ones."),
+    "model": LazyCommand(
+        "omlx.cli.groups:model", "List models, get new ones, load and unload them."
+    ),
     "cache": LazyCommand("omlx.cli.groups:cache", "Look into the prefix cache and prune it."),
     "config": LazyCommand("omlx.cli.groups:config", "Show the settings and where they come from."),
 }

@@ -80,7 +80,7 @@ def section_of(param: click.Parameter) -> str:
     """The heading that an option belongs under."""
     if not isinstance(param, SettingOption):
         return "Options"
-    return (param.leaf.group or "window").capitalize()
+    return (param.leaf.group or "prompt").capitalize()
 
 
 class SettingOption(click.Option):
@@ -98,9 +98,13 @@ def metavar(leaf: "Leaf") -> str:
 
     if leaf.option.choices:
         return "[" + "|".join(leaf.option.choices) + "]"
-    name = {Kind.PATH: "DIR", Kind.PATHS: "DIR", Kind.INT: "N", Kind.FLOAT: "X"}.get(
-        leaf.kind, leaf.kind.name
-    )
+    name = {
+        Kind.PATH: "DIR",
+        Kind.PATHS: "DIR",
+        Kind.NAMES: "NAME=MODEL",
+        Kind.INT: "N",
+        Kind.FLOAT: "X",
+    }.get(leaf.kind, leaf.kind.name)
     return "|".join([name, *leaf.words])
 
 
@@ -132,7 +136,7 @@ def _setting_option(leaf: "Leaf") -> Callable[[Callback], Callback]:
     if leaf.kind is Kind.BOOL:
         flags = f"{leaf.flag}/--no-{leaf.flag.removeprefix('--')}"
         return click.option(flags, name, cls=SettingOption, leaf=leaf)
-    multiple = leaf.kind is Kind.PATHS
+    multiple = leaf.kind in (Kind.PATHS, Kind.NAMES)
     kind = SettingType(leaf)
     return click.option(leaf.flag, name, cls=SettingOption, leaf=leaf, type=kind, multiple=multiple)
 
@@ -140,12 +144,13 @@ def _setting_option(leaf: "Leaf") -> Callable[[Callback], Callback]:
 def resolve(ctx: click.Context, given: Mapping[str, object]) -> "Resolved":
     """The settings of this call; warnings go to stderr."""
     from omlx.settings.build import load
+    from omlx.settings.machine import this_machine
 
     own = given.get("profile")
     parent = ctx.find_object(Globals)
     profile = own if isinstance(own, str) else parent.profile if parent else None
     cli = {name.replace("__", "."): value for name, value in given.items() if name != "profile"}
-    resolved = load(cli=cli, env=os.environ, cwd=_cwd(), profile=profile)
+    resolved = load(cli=cli, env=os.environ, cwd=_cwd(), profile=profile, machine=this_machine())
     warn(resolved.warnings)
     return resolved
 

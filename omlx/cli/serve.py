@@ -55,14 +55,13 @@ def _found(resolved: "Resolved") -> "Discovery":
 
 def _with_demo(resolved: "Resolved") -> "Discovery":
     """The demo model, and those of folders that were named."""
-    from omlx.cli.found import check_folder
+    from omlx.cli.found import check_folder, search
     from omlx.cli.pull import pull_demo_model
-    from omlx.models.locate import discover
 
     demo = pull_demo_model(resolved.home / "models")
     for folder in resolved.settings.models.dir:
         check_folder(folder)
-    return discover((demo, *resolved.settings.models.dir))
+    return search((demo, *resolved.settings.models.dir))
 
 
 def _run(resolved: "Resolved", discovery: "Discovery", *, dashboard: bool) -> int:
@@ -87,7 +86,9 @@ def log_path(home: Path) -> Path:
 
 def ready_lines(resolved: "Resolved", discovery: "Discovery", address: str) -> list[str]:
     """What to tell once requests are accepted: the address, the models, a call to try."""
-    ids = [entry.id for entry in discovery.models]
+    from omlx.models.fits import split
+
+    ids = [entry.id for entry in split(discovery.models, resolved.ceiling_bytes)[0]]
     return [
         f"omlx serves at {address}",
         f"{'model' if len(ids) == 1 else 'models'}: {', '.join(ids)}",

@@ -4,10 +4,11 @@ Knows nothing about the prefix cache, the scheduler or text. Engine thread only.
 
 Rows prefill one after the other on caches of their own and then decode together. Private fields
 used, each held by tests/unit/engine/test_batch_contract.py: `_generation_batch` (`uids`, `tokens`,
-`prompt_cache`), `BatchKVCache.left_padding`.
+`prompt_cache`, `max_tokens`, `_next_tokens`, `_num_tokens`, `_matchers`),
+`BatchKVCache.left_padding`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -151,12 +152,17 @@ class Batch:
         if row.uid is not None:
             del self._by_uid[row.uid]
 
-    def step(self) -> tuple[list[RowProgress], list[RowToken]]:
-        """Prefill one chunk, then decode one token for every decoding row.
+    def step(
+        self, chosen: Collection[str] | None = None, grain: int | None = None
+    ) -> tuple[list[RowProgress], list[RowToken]]:
+        """Prefill, then decode one token for every decoding row.
 
-        Finished rows are gone afterwards. An exception leaves the batch unusable: call `reset`.
+        The `chosen` prompts compute a piece each, of at most `grain` tokens and ending on its grid;
+        None is one chunk for the prompts in their order. Finished rows are gone afterwards. An
+        exception leaves the batch unusable: call `reset`.
         """
-        progress = self._prefill()
+        chosen = self._in_order() if chosen is None else chosen
+        progress = self._prefill(chosen, grain or self._prefill_chunk)
         if not self._by_uid:
             return progress, []
         started, generated = self._generator.next()
@@ -180,10 +186,20 @@ class Batch:
             self._forget(row_id)
         return RowToken(row_id, response.token, finish, response.prompt_cache, num_cached)
 
-    def _prefill(self) -> list[RowProgress]:
-        """Launch up to one chunk, then take up what was launched before."""
-        progress: list[RowProgress] = []
+    def _in_order(self) -> list[str]:
+        """One chunk: the first prompt, and others whose piece fits in with it."""
+        chosen: list[str] = []
         room = self._prefill_chunk
+        for row_id, row in self._rows.items():
+            size = row.prefill.next_size if row.prefill is not None else 0
+            if size and (size <= room or room == self._prefill_chunk):
+                chosen.append(row_id)
+                room -= size
+        return chosen
+
+    def _prefill(self, chosen: Collection[str], grain: int) -> list[RowProgress]:
+        """Launch what may be computed, then take up what was launched before."""
+        progress: list[RowProgress] = []
         for row_id, row in list(self._rows.items()):
             prefill = row.prefill
             if prefill is None:
@@ -191,9 +207,8 @@ class Batch:
             if prefill.is_finished:  # what its last piece computed has been sliced by now
                 self._start_decoding(row_id, row, prefill)
                 continue
-            if prefill.next_size and (prefill.next_size <= room or room == self._prefill_chunk):
-                room -= prefill.next_size
-                prefill.launch()
+            if prefill.next_size and row_id in chosen:
+                prefill.launch(grain)
             finished = prefill.wait()
             if finished:
                 done, covers = prefill.num_done, prefill.num_cached
@@ -220,6 +235,33 @@ class Batch:
         prefill = self._rows[row_id].prefill
         if prefill is not None:
             prefill.settle()
+
+    def num_left(self, row_id: str) -> int:
+        """How many tokens of a prompt no step has begun to compute, its last one aside."""
+        row = self._rows.get(row_id)
+        return row.prefill.num_left if row is not None and row.prefill is not None else 0
+
+    def take_next(self, row_id: str) -> RowToken | None:
+        """Take a row out and the token with it that is computed already, but not delivered: the
+        state covers all before it. None for a row that has none."""
+        row, batch = self._rows[row_id], self._decoding
+        token = None
+        if row.uid is not None and row.uid in batch.uids:
+            index = batch.uids.index(row.uid)
+            token = self._next(row, index)
+        self.remove(row_id)
+        return token
+
+    def _next(self, row: _Row, index: int) -> RowToken:
+        batch, row_id = self._decoding, row.input.row_id
+        num_cached, token = len(batch.tokens[index]), int(batch._next_tokens[index].item())
+        if token == NOT_FINITE:
+            row.input.sampling.blame()
+            return RowToken(row_id, token, "fault", None, num_cached)
+        finish = "length" if batch._num_tokens[index] + 1 >= batch.max_tokens[index] else None
+        if batch._matchers[index].advance(token):
+            finish = "stop"
+        return RowToken(row_id, token, finish, None, num_cached)
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""

@@ -22,6 +22,11 @@ def _is_installed(name: str) -> bool:
     return True
 
 
+def has_cuda(is_installed: Callable[[str], bool] = _is_installed) -> bool:
+    """Whether mlx computes on a CUDA device here."""
+    return any(is_installed(name) for name in ("mlx-cuda", "mlx-cuda-12", "mlx-cuda-13"))
+
+
 def preload_library(
     setting: str,
     *,
@@ -39,7 +44,7 @@ def preload_library(
                 hint='give the path of a BLAS library, or "auto", or "off"',
             )
         return setting
-    if any(is_installed(name) for name in ("mlx-cuda", "mlx-cuda-12", "mlx-cuda-13")):
+    if has_cuda(is_installed):
         return None
     return find_library("openblas")
 

@@ -19,6 +19,7 @@ from omlx.cache.memory import MemoryTier
 from omlx.cache.prefix import PrefixCache
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
+from omlx.engine.admission import Admission, Sizes
 from omlx.engine.batch import Batch, why_not_merged
 from omlx.engine.config import EngineConfig
 from omlx.engine.figures import figures_of
@@ -28,7 +29,16 @@ from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import QueueLimit, auto_prefill_chunk, auto_tier_bytes, keep_buffers
+from omlx.engine.memory import (
+    PeakMeter,
+    QueueLimit,
+    auto_prefill_chunk,
+    auto_tier_bytes,
+    keep_buffers,
+    limit_bytes,
+)
+from omlx.engine.pacer import Pacer
+from omlx.engine.pulse import Pulse
 from omlx.engine.request import CacheFigures, EngineSnapshot, Event
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
@@ -85,6 +95,10 @@ class _Cache:
             config.snapshot_interval if codec.has_states else None,
         )
 
+    def held_bytes(self) -> int:
+        """What is in memory."""
+        return self.tiers.memory.used_bytes + self.tiers.snapshots.used_bytes
+
     def figures(self, config: EngineConfig) -> CacheFigures:
         """What both tiers hold and what happened in them."""
         return figures_of(self.prefix, self.tiers, max_day_bytes=config.daily_bytes)
@@ -95,6 +109,7 @@ def assemble(
     *,
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
+    pulse: Pulse | None = None,
 ) -> Assembly:
     """Load the model and build the loop around it; ModelError, StoreError."""
     started = time.monotonic()
@@ -102,7 +117,7 @@ def assemble(
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
     identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
-    return assemble_loaded(config, loaded, identity, emit=emit, publish=publish)
+    return assemble_loaded(config, loaded, identity, emit=emit, publish=publish, pulse=pulse)
 
 
 def assemble_loaded(
@@ -113,6 +128,8 @@ def assemble_loaded(
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
     make_batch: Callable[..., Batch] = Batch,
+    pulse: Pulse | None = None,
+    make_scheduler: Callable[..., Scheduler] = Scheduler,
 ) -> Assembly:
     """The loop around a model that is in memory already; `identity` is its fingerprint."""
     keep_buffers()
@@ -128,40 +145,82 @@ def assemble_loaded(
         if why_solo
         else make_batch(loaded.model, max_rows=num_rows, prefill_chunk=chunk, is_ahead=is_ahead)
     )
-    gauge = Gauge(
-        publish,
-        cache_figures=(lambda: cache.figures(config)) if cache else no_cache,
-        cache_note=note,
-        clock=time.monotonic,
-        prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
-    )
-
-    def sampling(row: Row) -> Sampling:
-        return make_sampling(
-            row.request.sampling,
-            seed=row.seed,
-            position=len(row.emitted),
-            num_vocab=loaded.num_vocab,
-        )
-
+    gauge = _gauge(config, cache, note, publish, pulse)
     prefix = cache.prefix if cache else None
     keeper = Keeper(batch, prefix)
-    scheduler = Scheduler(Limits(num_rows, config.max_waiting, chunk))
+    admission = _admission(config, loaded, caches, cache)
+    limits = Limits(num_rows, config.max_waiting, config.ageing_s)
+    scheduler = make_scheduler(limits, time.monotonic, admission.fits)
     intake = Intake(
         batch,
         keeper,
         scheduler,
         Flights(cache.keeping(config, chunk) if cache else None),
-        make_sampling=sampling,
+        admission=admission,
+        make_sampling=_sampling_of(loaded.num_vocab),
         gauge=gauge,
         prefill_chunk=chunk,
         num_vocab=loaded.num_vocab,
         clock=time.monotonic,
     )
     loop = EngineLoop(
-        batch, keeper, scheduler, intake, inbox=inbox, emit=emit, gauge=gauge, clock=time.monotonic
+        batch,
+        keeper,
+        scheduler,
+        intake,
+        pacer=Pacer(chunk, config.max_gap_s),
+        admission=admission,
+        meter=PeakMeter(),
+        inbox=inbox,
+        emit=emit,
+        gauge=gauge,
+        clock=time.monotonic,
     )
     return Assembly(inbox, loop, batch, prefix, cache.tiers.disk if cache else None)
+
+
+def _gauge(
+    config: EngineConfig,
+    cache: _Cache | None,
+    note: str,
+    publish: Callable[[EngineSnapshot], None],
+    pulse: Pulse | None,
+) -> Gauge:
+    return Gauge(
+        publish,
+        cache_figures=(lambda: cache.figures(config)) if cache else no_cache,
+        cache_note=note,
+        clock=time.monotonic,
+        prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
+        pulse=pulse,
+    )
+
+
+def _sampling_of(num_vocab: int) -> Callable[[Row], Sampling]:
+    def sampling(row: Row) -> Sampling:
+        return make_sampling(
+            row.request.sampling, seed=row.seed, position=len(row.emitted), num_vocab=num_vocab
+        )
+
+    return sampling
+
+
+def _admission(
+    config: EngineConfig, loaded: LoadedModel, caches: Sequence[Any], cache: _Cache | None
+) -> Admission:
+    """What may be in work together; a model whose state is not understood is not limited."""
+    limit = limit_bytes(config.memory_limit)
+    try:
+        codec = Codec.from_caches(caches)
+    except UncacheableError:
+        return Admission(Sizes(loaded.weight_bytes), limit)
+    widest = max((leaf.window for leaf in codec.leaves), default=0)
+    windows = [spec for spec in codec.specs(widest) if spec.name.startswith("window")]
+    fixed = sum(spec.nbytes for spec in (*windows, *codec.state_specs()))
+    sizes = Sizes(loaded.weight_bytes, codec.bytes_per_token, fixed)
+    if cache is None:
+        return Admission(sizes, limit)
+    return Admission(sizes, limit, held=cache.held_bytes, release=cache.prefix.give_up)
 
 
 def _build_cache(

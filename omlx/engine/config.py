@@ -15,10 +15,13 @@ class EngineConfig:
     max_active: int = 8
     max_waiting: int = 64
     prefill_chunk: int | None = None
+    max_gap_s: float = 0.25
+    ageing_s: float = 30.0
     cache_enabled: bool = True
     cache_dir: str = ""
     block_size: int = 256
     snapshot_interval: int = 4096
+    memory_limit: int | str = "balanced"
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     state_bytes: int | None = None

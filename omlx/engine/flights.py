@@ -124,6 +124,14 @@ class Flights:
                 best, most = (other, kept_at), usable
         return best
 
+    def leader_of(self, row_id: str) -> str | None:
+        """Who computes what a prompt waits for; None if it does not wait."""
+        flight = self._flights.get(row_id)
+        if flight is None or flight.waits_for is None:
+            return None
+        leader = flight.waits_for[0]
+        return next((i for i, other in self._flights.items() if other is leader), None)
+
     def kept(self, row_id: str, num_cached: int) -> None:
         """So many tokens of a prompt are computed, and stored as far as they can be (mutates)."""
         if self._keeping is None:

@@ -84,6 +84,9 @@ def request_from(frame: Frame) -> EngineRequest:
         head=r["head"],
         store=StorePolicy(r["store"]),
         request_class=RequestClass(r["request_class"]),
+        emitted=tuple(r["emitted"]),
+        tenant=r["tenant"],
+        repetition_guard=r["repetition_guard"],
     )
 
 

@@ -6,8 +6,10 @@ Knows nothing about who reads them.
 from collections.abc import Callable
 from dataclasses import replace
 
+from omlx.engine.pulse import Pulse
 from omlx.engine.request import CacheFigures, EngineSnapshot
-from omlx.engine.scheduler import Scheduler, Stage
+from omlx.engine.scheduler import Scheduler
+from omlx.engine.turns import Stage
 
 _INTERVAL_S = 0.5
 _SMOOTHING = 0.3  # weight of the newest rate
@@ -33,6 +35,7 @@ class Gauge:
         cache_note: str,
         clock: Callable[[], float],
         prefilled: Callable[[int, float], None] = no_prefills,
+        pulse: Pulse | None = None,
     ) -> None:
         """`prefilled` gets the tokens and the seconds of each step that prefills."""
         self._publish = publish
@@ -40,10 +43,16 @@ class Gauge:
         self._cache_figures = cache_figures
         self._cache_note = cache_note
         self._clock = clock
+        self._pulse = pulse
         self._next_at = 0.0
-        self._finished = self._failed = self._generated = 0
+        self._finished = self._failed = self._generated = self._preemptions = 0
         self._prompt = self._from_memory = self._from_disk = 0
         self._prefill_rate = self._decode_rate = 0.0
+
+    def took_up(self, request_id: str) -> None:
+        """A request leaves the queue: from now on it is worked on."""
+        if self._pulse is not None:
+            self._pulse.took_up(request_id)
 
     def admitted(self, prompt_tokens: int, from_memory: int, from_disk: int) -> None:
         """A request left the queue with so many tokens from the cache."""
@@ -62,6 +71,10 @@ class Gauge:
         elif decoded:
             self._decode_rate = _smooth(self._decode_rate, decoded / seconds)
 
+    def preempted(self) -> None:
+        """A request had to leave the batch for another."""
+        self._preemptions += 1
+
     def finished(self, *, failed: bool) -> None:
         """A request is over: its client must see figures that count it."""
         self._next_at = 0.0
@@ -71,7 +84,9 @@ class Gauge:
             self._finished += 1
 
     def sample(self, scheduler: Scheduler) -> None:
-        """Publish the figures if the last ones are old."""
+        """A turn of the loop is over: publish the figures if the last ones are old."""
+        if self._pulse is not None:
+            self._pulse.turned()
         now = self._clock()
         if now < self._next_at:
             return
@@ -79,13 +94,14 @@ class Gauge:
         cache = self._cache_figures()
         self._publish(
             EngineSnapshot(
-                waiting=scheduler.count(Stage.WAITING),
-                loading=scheduler.count(Stage.LOADING) + scheduler.count(Stage.READY),
+                waiting=scheduler.count(Stage.WAITING, Stage.PREEMPTED),
+                loading=scheduler.count(Stage.LOADING, Stage.READY),
                 prefilling=scheduler.count(Stage.PREFILLING),
                 decoding=scheduler.count(Stage.DECODING),
                 finished_requests=self._finished,
                 failed_requests=self._failed,
                 generated_tokens=self._generated,
+                preemptions=self._preemptions,
                 decode_tokens_per_s=self._decode_rate,
                 prefill_tokens_per_s=self._prefill_rate,
                 cache_note=self._cache_note,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from omlx.cache.lookup import Hit
 from omlx.cache.policy import StorePolicy
+from omlx.engine.admission import Admission
 from omlx.engine.batch import RowInput
 from omlx.engine.flights import Flights
 from omlx.engine.gauge import Gauge
@@ -35,6 +36,7 @@ class Intake:
         scheduler: Scheduler,
         flights: Flights,
         *,
+        admission: Admission,
         make_sampling: Callable[[Row], Sampling],
         gauge: Gauge,
         prefill_chunk: int,
@@ -45,6 +47,7 @@ class Intake:
         self._keeper = keeper
         self._scheduler = scheduler
         self._flights = flights
+        self._admission = admission
         self._make_sampling = make_sampling
         self._gauge = gauge
         self._prefill_chunk = prefill_chunk
@@ -55,12 +58,21 @@ class Intake:
     def enqueue(self, request: EngineRequest, arrived: float) -> tuple[FailureCode, str] | None:
         """Put a request in the queue; why that can't be, else None."""
         assert request.id not in self.rows, "request ids are unique"
-        wrong = _problem(request, self._num_vocab)
+        wrong = _problem(request, self._num_vocab) or self._admission.refusal(len(request.tokens))
         if wrong:
             return FailureCode.BAD_REQUEST, wrong
-        if not self._scheduler.enqueue(request.id):
+        is_queued = self._scheduler.enqueue(
+            request.id,
+            request.request_class,
+            tenant=request.tenant,
+            num_tokens=len(request.tokens),
+        )
+        if not is_queued:
             return FailureCode.OVERLOADED, "too many requests are waiting"
-        self.rows[request.id] = Row(request, arrived)
+        row = self.rows[request.id] = Row(request, arrived)
+        most = self._admission.most_tokens
+        if most is not None:  # an answer ends where its memory does
+            row.max_tokens = min(row.max_tokens, max(1, most - len(request.tokens)))
         return None
 
     @property
@@ -68,32 +80,45 @@ class Intake:
         """Whether a request could be looked up or started right now."""
         return self._flights.has_woken or self._scheduler.can_proceed()
 
-    def work(self, tell: Callable[[Event], None]) -> None:
-        """Look up what leaves the queue now and what was held until now, insert what is next."""
+    def work(self, tell: Callable[[Event], None], room: int) -> list[str]:
+        """Look up what leaves the queue now and what was held until now, insert what is next; the
+        prompts to compute a piece of now, `room` tokens in all."""
         for request_id in [*self._flights.take_woken(), *self._scheduler.admit()]:
             self._look_up(self.rows[request_id])
-        for request_id in self._scheduler.start_prefills():
-            self._insert(self.rows[request_id], tell)
+        chosen = self._scheduler.choose(room)
+        for request_id in chosen:
+            if self.rows[request_id].insert_at is None:
+                self._insert(self.rows[request_id], tell)
+        return chosen
 
     def _look_up(self, row: Row) -> None:
         row.admitted_at = self._clock()
-        attempt, tokens = row.attempts, row.tokens
+        self._gauge.took_up(row.id)
+        run, tokens = row.num_runs, row.tokens
         self._flights.look_up(
             row.id,
             tokens,
             head=self._keeper.head_of(row),
             is_shared=row.request.store is not StorePolicy.OFF,
         )
-        self._keeper.look_up(tokens, lambda hit: self._found(row, attempt, hit))
+        self._keeper.look_up(tokens, lambda hit: self._found(row, run, hit))
 
-    def _found(self, row: Row, attempt: int, hit: Hit) -> None:
-        if self.rows.get(row.id) is not row or row.attempts != attempt:
+    def _found(self, row: Row, run: int, hit: Hit) -> None:
+        if self.rows.get(row.id) is not row or row.num_runs != run:
             return  # aborted or begun anew meanwhile
         if self._flights.found(row.id, hit.chain.tokens, hit.num_tokens):
             row.load(hit, self._clock())
             self._scheduler.loaded(row.id, len(hit.chain.tokens) - hit.num_tokens)
         else:
             row.admitted_at = None  # until it is looked up again, it is as if in the queue
+            self._hand_on_class(row.id)
+
+    def _hand_on_class(self, request_id: str) -> None:
+        """Those that compute what a request waits for are as urgent as it is."""
+        leader = self._flights.leader_of(request_id)
+        while leader is not None:
+            self._scheduler.inherit(leader, of=request_id)
+            leader = self._flights.leader_of(leader)
 
     def _insert(self, row: Row, tell: Callable[[Event], None]) -> None:
         hit = row.hit
@@ -130,7 +155,10 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
         return "the prompt is empty"
     if request.max_tokens < 1:
         return "max_tokens must be at least 1"
-    if not (min(request.tokens) >= 0 and max(request.tokens) < num_vocab):
+    if request.max_tokens <= len(request.emitted):
+        return "the answer has all of its max_tokens already"
+    known = (*request.tokens, *request.emitted)
+    if not (min(known) >= 0 and max(known) < num_vocab):
         return f"a token id lies outside the vocabulary of {num_vocab}"
     return problem(request.sampling)
 
@@ -144,7 +172,7 @@ def _as_input(
         prefix=tokens[: len(tokens) - sum(map(len, segments))],
         segments=segments,
         caches=caches,
-        max_tokens=row.request.max_tokens - len(row.emitted),
+        max_tokens=row.max_tokens - len(row.emitted),
         sampling=sampling,
         stop=row.request.stop,
         emitted=tuple(row.emitted),

@@ -94,6 +94,12 @@ class Keeper:
         if has_snapshot:
             prefix.states.store(chain, caches, num_cached)
 
+    def keep_preempted(self, row: Row) -> None:
+        """Store what a row in the batch has computed, for when it comes back."""
+        num_cached = self._batch.num_cached(row.id)
+        if num_cached:
+            self._keep(row, num_cached, is_end=True, final=None, goes_on=False)
+
     def keep_aborted(self, row: Row) -> None:
         """Store what an aborted row in the batch has computed, on disk at once."""
         if self._prefix is None or row.chain is None:

@@ -6,14 +6,17 @@ All of it runs on the engine thread; other threads reach it through the inbox.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from omlx.engine.admission import Admission
 from omlx.engine.batch import RowInput, RowProgress, RowToken
 from omlx.engine.gauge import Gauge
 from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
+from omlx.engine.pacer import Pacer
+from omlx.engine.recovery import Recovery
 from omlx.engine.request import (
     EngineRequest,
     Event,
@@ -26,11 +29,12 @@ from omlx.engine.request import (
     Token,
 )
 from omlx.engine.row import Row
-from omlx.engine.scheduler import Scheduler, Stage
+from omlx.engine.scheduler import Scheduler
+from omlx.engine.turns import Stage
 
 _log = logging.getLogger("omlx.engine.loop")
 _IDLE_S = 0.5  # how long an idle loop sleeps at most: upkeep and figures stay fresh
-_MAX_ATTEMPTS = 2
+_ENDING = (FailureCode.ENGINE, "the engine is ending")
 _NOT_FINITE = "the model's logits are not finite"
 _DROPPED = "; the cached blocks of this prompt were dropped"
 
@@ -41,8 +45,19 @@ class RowBatch(Protocol):
     def __len__(self) -> int: ...
     def insert(self, row: RowInput) -> None: ...
     def remove(self, row_id: str) -> None: ...
-    def step(self) -> tuple[list[RowProgress], list[RowToken]]: ...
+    def step(
+        self, chosen: Collection[str], grain: int
+    ) -> tuple[list[RowProgress], list[RowToken]]: ...
+    def num_left(self, row_id: str) -> int: ...
+    def take_next(self, row_id: str) -> RowToken | None: ...
     def reset(self) -> None: ...
+
+
+class Meter(Protocol):
+    """What the loop needs to know how much memory a step took; see omlx.engine.memory."""
+
+    def begin(self) -> None: ...
+    def end(self) -> int: ...
 
 
 class EngineLoop:
@@ -55,6 +70,9 @@ class EngineLoop:
         scheduler: Scheduler,
         intake: Intake,
         *,
+        pacer: Pacer,
+        admission: Admission,
+        meter: Meter,
         inbox: Inbox,
         emit: Callable[[Sequence[Event]], None],
         gauge: Gauge,
@@ -65,6 +83,13 @@ class EngineLoop:
         self._scheduler = scheduler
         self._intake = intake
         self._rows = intake.rows
+        self._pacer = pacer
+        self._admission = admission
+        self._meter = meter
+        self._room = 0
+        self._recovery = Recovery(
+            keeper, scheduler, intake, pacer=pacer, admission=admission, fail=self._fail
+        )
         self._emit = emit
         self._gauge = gauge
         self._clock = clock
@@ -101,19 +126,31 @@ class EngineLoop:
         try:
             self._inbox.run_jobs(wait_s)
             self._work()
-        except Exception:  # the engine step: log it and run the rows again
+        except Exception as error:  # the engine step: log it and run the rows again
             _log.exception("a step of the engine failed")
-            self._recover()
+            self._batch.reset()
+            self._recovery.run_again(error, self._room)
 
     def _work(self) -> None:
-        """Admit, start prefills, step the batch, upkeep, events."""
-        self._intake.work(self._events.append)
+        """Preempt, admit, start prefills, step the batch, upkeep, events."""
+        self._make_way()
+        room = self._pacer.room(self._scheduler.count(Stage.DECODING))
+        self._room = room = self._admission.room(self._scheduler.lengths(), room)
+        chosen = self._intake.work(self._events.append, room)
         if len(self._batch):
-            self._step()
+            self._step(chosen, room)
         upkeep_s = self._keeper.tick(is_busy=len(self._batch) > 0)
         self._wait_s = _IDLE_S if upkeep_s is None else min(upkeep_s, _IDLE_S)
         self._gauge.sample(self._scheduler)
         self._flush_events()
+
+    def _make_way(self) -> None:
+        """Let a row leave for a more urgent request, or since the others need its memory."""
+        victim = self._scheduler.victim()
+        if victim is None and not self._admission.fits(self._scheduler.lengths()):
+            victim = self._scheduler.last_come()
+        if victim is not None:
+            self._preempt(self._rows[victim])
 
     def _has_work(self) -> bool:
         return len(self._batch) > 0 or self._intake.has_work
@@ -124,22 +161,24 @@ class EngineLoop:
             self._emit(events)
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
-        if self._stopping.is_set():
-            refused = FailureCode.ENGINE, "the engine is ending"
-        else:
-            refused = self._intake.enqueue(request, arrived)
+        is_over = self._stopping.is_set()
+        refused = _ENDING if is_over else self._intake.enqueue(request, arrived)
         if refused is not None:
             self._events.append(Failed(request.id, *refused))
 
-    def _step(self) -> None:
+    def _step(self, chosen: Collection[str], grain: int) -> None:
         started = self._clock()
-        progress, tokens = self._batch.step()
+        self._meter.begin()
+        progress, tokens = self._batch.step(chosen, grain)
+        self._scheduler.computed({i: self._batch.num_left(i) for i in chosen})
         for p in progress:
             self._prefilled(self._rows[p.row_id], p)
         for t in tokens:
             self._decoded(self._rows[t.row_id], t)
-        seconds = self._clock() - started
-        self._gauge.stepped(seconds, sum(p.step_tokens for p in progress), len(tokens))
+        seconds, num_prefilled = self._clock() - started, sum(p.step_tokens for p in progress)
+        self._pacer.stepped(seconds, num_prefilled, len(tokens))
+        self._admission.stepped(grain if num_prefilled else 0, self._meter.end())
+        self._gauge.stepped(seconds, num_prefilled, len(tokens))
 
     def _prefilled(self, row: Row, p: RowProgress) -> None:
         if p.is_complete:
@@ -151,27 +190,49 @@ class EngineLoop:
         self._events.append(Prefilled(row.id, p.done, p.total))
 
     def _decoded(self, row: Row, t: RowToken) -> None:
+        if not self._deliver(row, t):
+            return
+        if t.finish is None:
+            self._keeper.keep(row, t.num_cached, is_end=False)
+        elif t.final is not None:
+            self._keeper.keep(row, t.num_cached, is_end=True, final=t.final)
+
+    def _deliver(self, row: Row, t: RowToken) -> bool:
+        """Give a token to its request, maybe its last; False if nothing more of it is kept."""
         fault = row.fault()
         if fault is not None:
             self._batch.remove(row.id)
             self._fail(row, FailureCode.BAD_REQUEST, fault)
-            return
+            return False
         if t.finish == "fault":
             message = _NOT_FINITE + (_DROPPED if self._keeper.drop(row) else "")
             _log.error("%s: %s", row.id, message)
             self._fail(row, FailureCode.ENGINE, message)
-            return
+            return False
+        self._scheduler.decoded(row.id)
         if row.first_token_at is None:
             self._events.append(Started(row.id, row.start(self._clock())))
         row.emitted.append(t.token)
         if t.finish != "stop":
             self._events.append(Token(row.id, t.token))
-        if t.finish is None:
-            self._keeper.keep(row, t.num_cached, is_end=False)
-            return
-        self._finish(row, FinishReason(t.finish))  # first: what follows may fail
-        if t.final is not None:
-            self._keeper.keep(row, t.num_cached, is_end=True, final=t.final)
+        if t.finish is not None:
+            self._finish(row, FinishReason(t.finish))  # first: what follows may fail
+        elif row.repetition.add(t.token):
+            self._batch.remove(row.id)
+            self._finish(row, FinishReason.REPETITION)  # and no tail of it is kept
+            return False
+        return True
+
+    def _preempt(self, row: Row) -> None:
+        """Let a row leave the batch; it comes back from what is stored of it."""
+        if self._scheduler.stage(row.id) is not Stage.READY:
+            self._keeper.keep_preempted(row)
+            token = self._batch.take_next(row.id)
+            if token is not None and not (self._deliver(row, token) and token.finish is None):
+                return
+        self._recovery.put_back(row, is_excused=True)
+        self._scheduler.preempt(row.id, len(row.tokens))
+        self._gauge.preempted()
 
     def _abort(self, request_id: str) -> None:
         row = self._rows.get(request_id)
@@ -185,6 +246,7 @@ class EngineLoop:
 
     def _finish(self, row: Row, reason: FinishReason) -> None:
         self._close(row)
+        self._admission.relaxed()
         self._gauge.finished(failed=False)
         self._events.append(Finished(row.id, reason, row.stats(self._clock())))
 
@@ -198,23 +260,3 @@ class EngineLoop:
         self._intake.leave(row.id)
         self._keeper.release(row)
         del self._rows[row.id]
-
-    def _recover(self) -> None:
-        """Rebuild the batch; rows in work run again from their tokens, each at most once more.
-
-        What is ready or held took no part in what failed.
-        """
-        self._batch.reset()
-        again: list[str] = []
-        for row in list(self._rows.values()):
-            is_apart = self._scheduler.stage(row.id) in (Stage.WAITING, Stage.READY)
-            if is_apart or self._intake.is_held(row.id):
-                continue
-            if row.attempts >= _MAX_ATTEMPTS:
-                self._fail(row, FailureCode.ENGINE, "the engine failed twice on this request")
-                continue
-            self._keeper.release(row)
-            self._intake.leave(row.id)
-            row.restart()
-            again.append(row.id)
-        self._scheduler.requeue(again)

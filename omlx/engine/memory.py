@@ -4,11 +4,14 @@ Knows nothing about what the memory is used for.
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
 
 import mlx.core as mx
 import psutil
 
 _TIER_MAX_BYTES = 16 * 10**9
+_RESERVES = MappingProxyType({"safe": 4, "balanced": 8, "aggressive": 20})  # one part in so many
 _TIER_SHARE = 4  # the memory tier gets one part in so many of the ceiling
 _KEPT_SHARE = 16  # freed buffers may take one part in so many of the ceiling
 _QUEUE_SHARE = 8  # writes in flight get one part in so many of what is free
@@ -22,7 +25,48 @@ def ceiling_bytes() -> int:
     for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
         if mx.default_device().type == mx.DeviceType.gpu and key in info:
             return int(info[key])
-    return psutil.virtual_memory().total
+    total = psutil.virtual_memory().total
+    return min(total, _cgroup_bytes() or total)
+
+
+def limit_bytes(wanted: int | str) -> int:
+    """What an engine may take: so many bytes, or what a tier leaves of the ceiling and, where the
+    memory is the system's, of what others leave now; never more than the ceiling."""
+    ceiling = ceiling_bytes()
+    if isinstance(wanted, int):
+        return min(wanted, ceiling)
+    limit = ceiling - ceiling // _RESERVES[wanted]
+    if mx.default_device().type == mx.DeviceType.gpu:
+        return limit
+    return min(limit, _available_bytes() + psutil.Process().memory_info().rss)
+
+
+def _cgroup_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The limit of the control group that a container sees as its root; None without one."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+class PeakMeter:
+    """How much more memory a step takes than was held before it. Engine thread only."""
+
+    def __init__(self) -> None:
+        self._before = 0
+
+    def begin(self) -> None:
+        """A step begins (mutates)."""
+        self._before = mx.get_active_memory()
+        mx.reset_peak_memory()
+
+    def end(self) -> int:
+        """It is over; its bytes."""
+        return max(0, mx.get_peak_memory() - self._before)
 
 
 def auto_tier_bytes() -> int:

@@ -50,6 +50,11 @@ class Prefill:
         return len(self.prefix) + self.num_done
 
     @property
+    def num_left(self) -> int:
+        """How many tokens no piece was launched for yet."""
+        return sum(map(len, self._pieces))
+
+    @property
     def next_size(self) -> int:
         """How many tokens the next piece has; 0 if none can be launched now."""
         return len(self._pieces[0]) if self._pieces and len(self._running) < self._most else 0
@@ -59,9 +64,15 @@ class Prefill:
         """Whether every piece is computed."""
         return not self._pieces and not self._running
 
-    def launch(self) -> None:
-        """Begin to compute the next piece; returns before it is done."""
+    def launch(self, grain: int) -> None:
+        """Begin to compute the next piece, or of a longer one what ends on the grid of `grain`;
+        returns before it is done."""
         piece = self._pieces.popleft()
+        if len(piece) > grain:
+            start = len(self.prefix) + len(self.launched)
+            size = (start + grain) // grain * grain - start
+            self._pieces.appendleft(piece[size:])
+            piece = piece[:size]
         self._model(mx.array([list(piece)]), cache=self.caches)
         states = [cache.state for cache in self.caches]
         _mx.async_eval(states)

@@ -26,9 +26,10 @@ class SamplingParams:
 
 
 class RequestClass(Enum):
-    """What waits for an answer: a person, or a program that has time."""
+    """What waits for an answer: a person, a program, or a program that has time."""
 
     INTERACTIVE = "interactive"
+    NORMAL = "normal"
     BATCH = "batch"
 
 
@@ -37,7 +38,10 @@ class EngineRequest:
     """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it.
 
     Its first `head` tokens are what other conversations share: system and tools; 0 is not known.
-    `store` says where its blocks may go.
+    `store` says where its blocks may go; requests of one `tenant` share what a tenant may have.
+    An answer that repeats itself for `repetition_guard` tokens is ended; 0 is never. `emitted` are
+    tokens that another engine has delivered of the answer: they count towards `max_tokens`, and
+    seed, penalties and stops go on after them.
     """
 
     id: str
@@ -47,7 +51,10 @@ class EngineRequest:
     stop: tuple[tuple[int, ...], ...] = ()
     head: int = 0
     store: StorePolicy = StorePolicy.ALL
-    request_class: RequestClass = RequestClass.INTERACTIVE
+    request_class: RequestClass = RequestClass.NORMAL
+    tenant: str = ""
+    repetition_guard: int = 0
+    emitted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +84,16 @@ class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    REPETITION = "repetition"
 
 
 class FailureCode(Enum):
-    """Whose fault a failed request is."""
+    """Whose fault a failed request is; after a CRASH a new engine may still be able to."""
 
     BAD_REQUEST = "bad_request"
     OVERLOADED = "overloaded"
     ENGINE = "engine"
+    CRASH = "crash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +175,9 @@ Listener = Callable[[Sequence[Event]], None]
 
 
 class EngineState(Enum):
-    """Where an engine is in its life."""
+    """Where an engine is in its life; an unloaded one loads for the next request."""
 
+    UNLOADED = "unloaded"
     STARTING = "starting"
     LOADING = "loading"
     READY = "ready"
@@ -249,6 +259,7 @@ class EngineSnapshot:
     finished_requests: int = 0
     failed_requests: int = 0
     generated_tokens: int = 0
+    preemptions: int = 0
     decode_tokens_per_s: float = 0.0
     prefill_tokens_per_s: float = 0.0
     cache_note: str = ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from omlx.cache.block import Chain
 from omlx.cache.lookup import Hit
+from omlx.engine.repetition import Repetition
 from omlx.engine.request import EngineRequest, RequestStats, Trail
 from omlx.engine.sampling import Sampling
 
@@ -18,9 +19,15 @@ class Row:
     def __init__(self, request: EngineRequest, arrived: float) -> None:
         self.request = request
         self.id = request.id
+        self.repetition = Repetition(request.repetition_guard)
+        self.max_tokens = request.max_tokens
         self.seed = secrets.randbits(63)
-        self.emitted: list[int] = []
-        self.attempts = 1
+        self.emitted: list[int] = list(request.emitted)
+        for token in request.emitted:
+            self.repetition.add(token)
+        self.attempts = 1  # failed steps make it more
+        self.num_runs = 1  # being preempted does so too
+        self.num_short = 0  # steps of it that found no memory
         self.cached_memory = 0
         self.cached_disk = 0
         self.hit: Hit | None = None
@@ -34,7 +41,7 @@ class Row:
         self.prefill_at: float | None = None
         self.first_token_at: float | None = None
         self._at_start: RequestStats | None = None
-        self._resumed = 0
+        self._resumed = len(request.emitted)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -45,9 +52,10 @@ class Row:
         """Prompt and all that was emitted."""
         return [*self.request.tokens, *self.emitted]
 
-    def restart(self) -> None:
+    def restart(self, *, is_excused: bool = False) -> None:
         """Run again from what is known: prompt and emitted tokens."""
-        self.attempts += 1
+        self.num_runs += 1
+        self.attempts += not is_excused
         self._resumed = len(self.emitted)
         self.loaded_at = self.insert_at = self.restored_at = None
         self.hit = self.chain = self.sampling = None

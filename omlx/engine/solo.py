@@ -3,6 +3,7 @@
 Knows nothing about the prefix cache, the scheduler or text. Engine thread only.
 """
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import mlx.core as mx
@@ -38,15 +39,19 @@ class SoloBatch:
         """Take a row out at once; unknown rows pass."""
         self._rows.pop(row_id, None)
 
-    def step(self) -> tuple[list[RowProgress], list[RowToken]]:
-        """Prefill one chunk of the oldest row, or decode one token of it.
+    def step(
+        self, chosen: Collection[str] | None = None, grain: int | None = None
+    ) -> tuple[list[RowProgress], list[RowToken]]:
+        """Prefill one piece of the oldest row, or decode one token of it; `chosen` and `grain`
+        as in Batch.
 
         A finished row is gone afterwards.
         """
         row_id, row = next(iter(self._rows.items()))
         release_buffers(self._kept_bytes)
         if not row.is_decoding:
-            return row.prefill(), []
+            may_launch = chosen is None or row_id in chosen
+            return row.prefill(grain or self._prefill_chunk, may_launch=may_launch), []
         token = row.decode()
         if token.finish is not None:
             self.remove(row_id)
@@ -55,6 +60,16 @@ class SoloBatch:
     def settle(self, row_id: str) -> None:
         """Wait for what is launched of a row's prompt; only for a row that is about to leave."""
         self._rows[row_id].settle()
+
+    def num_left(self, row_id: str) -> int:
+        """How many tokens of a prompt no step has begun to compute, its last one aside."""
+        row = self._rows.get(row_id)
+        return row.num_left if row is not None else 0
+
+    def take_next(self, row_id: str) -> RowToken | None:
+        """Take a row out; its next token is computed again when it comes back."""
+        self.remove(row_id)
+        return None
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""
@@ -106,14 +121,19 @@ class _SoloRow:
         """Tokens of the prompt, with its last one once it is launched, and those decoded."""
         return self._prefill.num_cached + self.is_decoding + self._num_decoded
 
-    def prefill(self) -> list[RowProgress]:
+    @property
+    def num_left(self) -> int:
+        """Tokens of the prompt that no piece was launched for yet."""
+        return self._prefill.num_left
+
+    def prefill(self, grain: int, *, may_launch: bool) -> list[RowProgress]:
         """Launch what may run, take up what was launched before; at the end start to decode."""
         prefill, row_id = self._prefill, self._input.row_id
         if prefill.is_finished:
             self._start_decoding()
             return [RowProgress(row_id, self._total, self._total, self.num_cached, 1)]
-        if prefill.next_size:
-            prefill.launch()
+        if prefill.next_size and may_launch:
+            prefill.launch(grain)
         finished = prefill.wait()
         if not finished:
             return []

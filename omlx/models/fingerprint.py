@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from omlx.errors import ModelError
+from omlx.models.arch.known import own_source
 from omlx.models.config import items, mapping, read_json
 
 _FORMAT = b"omlx model fingerprint 1"
@@ -97,7 +98,9 @@ def _without_places(value: object) -> object:
 
 
 def _code(path: Path, config: Mapping[str, object]) -> Iterator[bytes]:
-    """The model's own Python file, where it brings one."""
+    """The model's own Python file, where it brings one, and ours, where mlx-lm has none."""
+    if (source := own_source(config)) is not None:
+        yield source
     name = config.get("model_file")
     if isinstance(name, str):
         try:

@@ -16,6 +16,8 @@ import mlx_lm.utils
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.errors import ModelError
+from omlx.models.arch.classes import own_classes
+from omlx.models.config import read_json
 
 # What the stubs of these libraries leave untyped.
 _mx: Any = mx
@@ -41,7 +43,9 @@ def mlx_lm_version() -> str:
 def load(path: Path) -> LoadedModel:
     """Load the model in `path` and evaluate its weights; ModelError."""
     try:
-        model, config = _loading.load_model(path)
+        classes = own_classes(read_json(path / "config.json"))
+        chosen = {} if classes is None else {"get_model_classes": classes}
+        model, config = _loading.load_model(path, **chosen)
     except (ValueError, KeyError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         raise ModelError(
             f"can't load the model in {path}: {error}",

@@ -1,4 +1,4 @@
-"""Finds models below directories and names them.
+"""Finds models below directories and in the Hugging Face cache, and names them.
 
 Knows nothing about loading them and reads no weights.
 """
@@ -6,8 +6,9 @@ Knows nothing about loading them and reads no weights.
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from omlx.errors import ModelError
@@ -18,17 +19,31 @@ from omlx.models.config import (
     read_json,
     read_json_if_there,
 )
+from omlx.models.footprint import State, state_of
 
 DEMO_ID = "SmolLM2-135M-Instruct"
+
+# What a pull leaves beside a model: from where and which commit it is.
+PULL_RECORD = ".omlx-pull.json"
 
 _log = logging.getLogger("omlx.models")
 _MAX_DEPTH = 8
 _HUB_PREFIX = "models--"
 
 
+class Source(StrEnum):
+    """Where a model was found."""
+
+    FOLDER = "folder"
+    HUB_CACHE = "hub cache"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model on disk."""
+    """One model on disk; `state` is what its tokens take in memory, None where it doesn't say.
+
+    `revision` is the commit that it was fetched at, where that is known.
+    """
 
     id: str
     path: Path
@@ -37,6 +52,13 @@ class ModelEntry:
     weight_bytes: int
     dtype: str | None
     quantization: str | None
+    source: Source = Source.FOLDER
+    revision: str | None = None
+    state: State | None = None
+
+    def needed_bytes(self, num_tokens: int) -> int:
+        """What the weights, and the state of so many tokens, take in memory: an estimate."""
+        return self.weight_bytes + (self.state.bytes_of(num_tokens) if self.state else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +83,34 @@ class _Named:
     org: str
 
 
-def discover(dirs: Sequence[Path]) -> Discovery:
-    """Every model at or below the directories; a folder that can't be served is logged."""
+def discover(
+    dirs: Sequence[Path],
+    *,
+    hub_cache: Path | None = None,
+    why_not: Callable[[Mapping[str, object]], str | None] = lambda _: None,
+) -> Discovery:
+    """Every model at or below the directories and in the cache; what can't be served is logged.
+
+    `why_not` is given the config of a model, and says why that can't be served, if so.
+    """
     found: list[_Named] = []
     problems: list[Problem] = []
-    for folder in _model_folders(dirs):
+    seen: set[tuple[int, int]] = set()
+    places = [(folder, Source.FOLDER) for folder in _model_folders(dirs, seen)]
+    places += [(folder, Source.HUB_CACHE) for folder in _cached_models(hub_cache, seen)]
+    for folder, source in places:
         try:
-            found.append(_named(folder))
+            named = _named(folder, source)
         except ModelError as error:
             problems.append(Problem(folder, error.message))
+            continue
+        reason = why_not(read_json(folder / "config.json"))
+        if reason is None:
+            found.append(named)
+        elif source is Source.FOLDER:
+            problems.append(Problem(folder, reason))
+        else:  # others keep speech, image and embedding models there
+            _log.debug("skipped %s: %s", folder, reason)
     models, doubles = _with_ids(found)
     problems += doubles
     for problem in problems:
@@ -88,11 +129,55 @@ def resolve(entries: Iterable[ModelEntry], name: str) -> ModelEntry | None:
     return next((entry for entry in entries if "/".join(_org_and_name(entry.path)) == name), None)
 
 
-def _model_folders(dirs: Sequence[Path]) -> Iterator[Path]:
+def _model_folders(dirs: Sequence[Path], seen: set[tuple[int, int]]) -> Iterator[Path]:
     """Folders with a config.json and weights, each real folder once however it is linked."""
-    seen: set[tuple[int, int]] = set()
     for top in dirs:
         yield from _walk(top.expanduser(), depth=0, seen=seen)
+
+
+def _cached_models(cache: Path | None, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """The current snapshot of every model in a Hugging Face cache, as far as it has weights."""
+    if cache is None:
+        return
+    for repo in sorted(cache.glob(f"{_HUB_PREFIX}*")):
+        for snapshot in _snapshots(repo):
+            names = _names(snapshot)
+            if not _holds_model(names):
+                continue
+            stat = snapshot.stat()
+            if (stat.st_dev, stat.st_ino) not in seen:
+                seen.add((stat.st_dev, stat.st_ino))
+                yield snapshot
+            break
+
+
+def _snapshots(repo: Path) -> list[Path]:
+    """The snapshots of a repository, the one that `main` names first, then the newest."""
+    try:
+        found = [path for path in (repo / "snapshots").iterdir() if path.is_dir()]
+        times = {path: path.stat().st_mtime for path in found}
+    except OSError:
+        return []
+    main = _main_revision(repo)
+    return sorted(found, key=lambda path: (path.name != main, -times[path]))
+
+
+def _main_revision(repo: Path) -> str | None:
+    try:
+        return (repo / "refs" / "main").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names only: cheaper than paths)
+    except OSError:
+        return []
+
+
+def _holds_model(names: Sequence[str]) -> bool:
+    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
 
 
 def _walk(folder: Path, *, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
@@ -107,7 +192,7 @@ def _walk(folder: Path, *, depth: int, seen: set[tuple[int, int]]) -> Iterator[P
         if not isinstance(error, FileNotFoundError) or depth:
             _log.warning("can't look into %s: %s", folder, error.strerror)
         return
-    if "config.json" in names and any(name.endswith(".safetensors") for name in names):
+    if _holds_model(names):
         yield folder
         return
     if depth == _MAX_DEPTH:
@@ -121,14 +206,11 @@ def _current_snapshot(folder: Path, names: Sequence[str]) -> Sequence[str]:
     """Of a Hugging Face cache's snapshots the one that `main` names, else all."""
     if folder.name != "snapshots" or not folder.parent.name.startswith(_HUB_PREFIX):
         return names
-    try:
-        main = (folder.parent / "refs" / "main").read_text("utf-8").strip()
-    except (OSError, ValueError):
-        return names
-    return [main] if main in names else names
+    main = _main_revision(folder.parent)
+    return [main] if main is not None and main in names else names
 
 
-def _named(folder: Path) -> _Named:
+def _named(folder: Path, source: Source) -> _Named:
     config = read_json(folder / "config.json")
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -142,8 +224,21 @@ def _named(folder: Path) -> _Named:
         weight_bytes=_weight_bytes(folder),
         dtype=_dtype(config),
         quantization=_quantization(config),
+        source=source,
+        revision=_revision(folder, source),
+        state=state_of(config, _dtype(config)),
     )
     return _Named(entry, org)
+
+
+def _revision(folder: Path, source: Source) -> str | None:
+    if source is Source.HUB_CACHE or folder.parent.name == "snapshots":
+        return folder.name
+    try:
+        commit = read_json_if_there(folder / PULL_RECORD).get("commit")
+    except ModelError:
+        return None
+    return commit if isinstance(commit, str) else None
 
 
 def _org_and_name(folder: Path) -> tuple[str, str]:

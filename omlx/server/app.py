@@ -17,6 +17,7 @@ from sanic.http import Http
 from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 
 from omlx.errors import OmlxError
+from omlx.models.names import Named
 from omlx.server import metrics
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Messages
@@ -29,6 +30,7 @@ from omlx.server.errors import (
     from_status,
     internal,
     log_level,
+    status_of,
 )
 from omlx.server.generation import Dialect
 from omlx.server.openai import models as openai_models
@@ -85,6 +87,9 @@ def build_app(service: Service) -> App:
         )
     app.add_route(routes.models, "/v1/models", methods=_READ)
     app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
+    app.add_route(
+        routes.change_model, "/v1/models/<model_id:path>", methods=["POST"], name="change_model"
+    )
     app.add_route(routes.health, "/health", methods=_READ)
     app.add_route(routes.metrics, "/metrics", methods=_READ)
     app.add_route(routes.status, "/admin/api/status", methods=_READ)
@@ -126,8 +131,7 @@ class _Routes:
     async def models(self, request: Request) -> HTTPResponse:
         """GET /v1/models, in the shape of the client's API."""
         listed = [
-            Listed(entry.id, self._service.window(entry), self._created)
-            for entry in self._service.context.pool.models()
+            self._listed(name, named) for name, named in self._service.context.names().listed()
         ]
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.models(listed))
@@ -135,11 +139,26 @@ class _Routes:
 
     async def model(self, request: Request, model_id: str) -> HTTPResponse:
         """GET /v1/models/<id>."""
-        entry = find_model(self._service.context, unquote(model_id), or_default=False)
-        listed = Listed(entry.id, self._service.window(entry), self._created)
+        name = unquote(model_id)
+        named = find_model(self._service.context, name, or_default=False)
+        is_alias = name in dict(self._service.context.names().listed())
+        listed = self._listed(name if is_alias else named.id, named)
         if flavor(request) is Flavor.ANTHROPIC:
             return json_response(anthropic_models.model(listed))
         return json_response(openai_models.model(listed))
+
+    async def change_model(self, request: Request, model_id: str) -> HTTPResponse:
+        """POST /v1/models/<id>/load and /unload: begin, and answer once it is done."""
+        name, _, verb = unquote(model_id).rpartition("/")
+        if verb not in ("load", "unload") or not name:
+            raise ApiError(404, f"POST /v1/models/ID/load or /unload, not {verb[:40]!r}")
+        entry = find_model(self._service.context, name, or_default=False).entry
+        change = self._service.load_model if verb == "load" else self._service.unload_model
+        return json_response(await change(entry.id))
+
+    def _listed(self, name: str, named: Named) -> Listed:
+        window = self._service.window(named.entry, named.id)
+        return Listed(name, window, self._created, named.entry.id, named.profile)
 
     async def health(self, request: Request) -> HTTPResponse:
         """GET /health: 200 once a model is ready; the models only for those with the key."""
@@ -172,15 +191,16 @@ class _Errors(ErrorHandler):
         if isinstance(exception, asyncio.CancelledError):
             return raw(b"", status=499)  # the client has gone: nobody reads it
         error = _as_api_error(request, exception)
-        self._service.metrics.error_sent(error.status)
+        status = status_of(error, flavor(request))
+        self._service.metrics.error_sent(status)
         identity = request_id(request)
         close_if_unread(request)
         # Not the message: it may quote the request.
-        summary = f"{request.method} {request.path[:100]!r} refused: {error.status}"
+        summary = f"{request.method} {request.path[:100]!r} refused: {status}"
         _log.log(log_level(error), "%s %s %s", identity, summary, error.param or "")
         return raw(
             error_bytes(error, flavor(request), identity),
-            status=error.status,
+            status=status,
             headers=error.headers,
             content_type=JSON,
         )

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import Engine, Listener
 from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
+from omlx.models.names import Names
 from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
@@ -30,8 +32,28 @@ class EnginePool(Protocol):
         """The engine of a model by its exact id; KeyError if there is none."""
         ...
 
+    def health(self, model_id: str) -> EngineHealth:
+        """How the engine of a model gets on; KeyError."""
+        ...
+
+    def version(self, model_id: str) -> str:
+        """Of the model's files that a request's tokens must fit; KeyError."""
+        ...
+
+    def load(self, model_id: str) -> None:
+        """Begin to load a model if it is not loaded; KeyError."""
+        ...
+
+    def unload(self, model_id: str) -> bool:
+        """Begin to end the engine of a model; False if it has requests. KeyError."""
+        ...
+
+    def refusal(self, model_id: str) -> str | None:
+        """Why a model is not loaded, empty if nobody wanted it; None if it is, or will be soon."""
+        ...
+
     def start_all(self, listener_factory: Callable[[str], Listener]) -> None:
-        """Begin to load every model; the factory gives the listener of a model id. Returns soon."""
+        """Begin to load what is preloaded; the factory gives a model's listener. Returns soon."""
         ...
 
     def stop_all(self, timeout_s: float) -> None:
@@ -52,8 +74,17 @@ class ModelText(Protocol):
         """How many tokens the model can see; None if its files don't say."""
         ...
 
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> str:
-        """The prompt as text; ModelError carries what the template objects to."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt as text; ModelError carries what the template objects to.
+
+        `extra` are variables that the template may read.
+        """
         ...
 
     def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
@@ -67,11 +98,16 @@ class ModelText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A model as model lists show it; `created` is the start of the server, in epoch seconds."""
+    """A name as model lists show it; `created` is the start of the server, in epoch seconds.
+
+    `root` is the id of the model itself, for its profiles and other names of it.
+    """
 
     id: str
     window: int | None
     created: int
+    root: str = ""
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +127,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Everything that a server needs; `texts` may take long the first time and must cache."""
+    """Everything that a server needs; `texts` may take long the first time and must cache.
+
+    `model_settings` takes the id of a model, or model:profile.
+    """
 
     settings: Settings
     pool: EnginePool
@@ -103,3 +142,11 @@ class ServerContext:
     # Events that wait for one client; one that reads too slowly is given up.
     max_backlog: int = 10_000
     journal: Journal | None = None
+    # Models that are there and can't be served, with the reason.
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    profiles: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def names(self) -> Names:
+        """The names of all models that are served now."""
+        aliases = dict(self.settings.models.alias)
+        return Names(self.pool.models(), profiles=self.profiles, aliases=aliases)

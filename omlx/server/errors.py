@@ -78,10 +78,18 @@ def unsupported(param: str, what: str) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
-def unknown_model(name: str) -> ApiError:
-    """A 404 for a model that is not served."""
+def unknown_model(name: str, why: str = "") -> ApiError:
+    """A 404 for a model that is not served; `why` may say what was meant."""
     message = f"The model {name[:200]!r} does not exist; GET /v1/models lists those served"
+    if why:
+        message += f" ({why})"
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+def too_large(reason: str) -> ApiError:
+    """A 400 for a model that this machine's memory can never hold."""
+    message = reason[:1].upper() + reason[1:]
+    return ApiError(400, message, param="model", code="model_too_large")
 
 
 def overflow(num_tokens: int, window: int) -> ApiError:
@@ -104,6 +112,13 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, headers={"retry-after": "2"})
 
 
+def in_use(model_id: str, num_requests: int) -> ApiError:
+    """A 409 for a model that can't be unloaded now."""
+    requests = f"{num_requests} request{'' if num_requests == 1 else 's'}"
+    message = f"The model {model_id!r} has {requests}; it can be unloaded once they are over"
+    return ApiError(409, message, code="model_in_use")
+
+
 def internal() -> ApiError:
     """A 500 that says nothing of the inside; the log has the traceback."""
     return ApiError(500, "Internal error; the server's log has the details")
@@ -116,6 +131,12 @@ def flavor_of(path: str, headers: Mapping[str, str]) -> Flavor:
     return Flavor.OPENAI
 
 
+def status_of(error: ApiError, flavor: Flavor) -> int:
+    """The status of an error in a dialect: Anthropic's clients know a full server as 529."""
+    is_busy = error.status == HTTPStatus.TOO_MANY_REQUESTS
+    return 529 if is_busy and flavor is Flavor.ANTHROPIC else error.status
+
+
 def log_level(error: ApiError) -> int:
     """How loud the log is about an error."""
     return _kind(error.status).level
@@ -123,7 +144,7 @@ def log_level(error: ApiError) -> int:
 
 def error_object(error: ApiError, flavor: Flavor, request_id: str) -> dict[str, object]:
     """The error in a dialect's shape, as a response body and as the data of a stream event."""
-    kind = _kind(error.status)
+    kind = _kind(status_of(error, flavor))
     if flavor is Flavor.ANTHROPIC:
         return {
             "type": "error",

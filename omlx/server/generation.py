@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from omlx.engine.request import FinishReason
+from omlx.engine.request import FinishReason, RequestClass
 from omlx.server.context import Message
 from omlx.server.errors import ApiError, Flavor, bad_field
 
@@ -43,6 +43,8 @@ class Generation:
     # Whether the stream ends with the usage, where the dialect lets the client choose.
     wants_usage: bool = True
     tools: Sequence[Message] = ()
+    # How urgent it is, where the body says so.
+    request_class: RequestClass | None = None
     # Where the body has each message, where that is not simply its own list; -1 is its system.
     places: Sequence[int] = ()
     # Where the body's system has each text of it that is used; the same.

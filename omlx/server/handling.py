@@ -20,17 +20,21 @@ E = TypeVar("E", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What the headers say; `store` is None where they leave it to the settings."""
+    """What the headers say; None where they leave it to the body or the settings."""
 
     store: StorePolicy | None = None
-    request_class: RequestClass = RequestClass.INTERACTIVE
+    request_class: RequestClass | None = None
 
-    def policy(self, setting: str) -> StorePolicy:
+    def class_of(self, in_body: RequestClass | None, setting: str) -> RequestClass:
+        """How urgent the request is: by its header, else its body, else the settings."""
+        return self.request_class or in_body or RequestClass(setting)
+
+    def policy(self, setting: str, request_class: RequestClass) -> StorePolicy:
         """Where the blocks go; what a program computes for itself must not wear the disk."""
         if self.store is not None:
             return self.store
         default = StorePolicy(setting)
-        is_batch = self.request_class is RequestClass.BATCH
+        is_batch = request_class is RequestClass.BATCH
         return StorePolicy.MEMORY if is_batch and default is StorePolicy.ALL else default
 
 
@@ -38,7 +42,7 @@ def handling(headers: Mapping[str, str]) -> Handling:
     """What a request's headers ask for; ApiError 400 names the header that is wrong."""
     return Handling(
         _choice(headers, STORE_HEADER, StorePolicy),
-        _choice(headers, CLASS_HEADER, RequestClass) or RequestClass.INTERACTIVE,
+        _choice(headers, CLASS_HEADER, RequestClass),
     )
 
 

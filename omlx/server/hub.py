@@ -4,6 +4,7 @@ Knows nothing about what the events mean to a request.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from omlx.engine.request import Event, Listener
 class Stopping:
     """The server ends before the request could."""
 
+
+_MAX_BATCHES = 256  # of events that the loop has still to take; then an engine's reader waits
+_LOOK_S = 0.5
 
 Inbox = asyncio.Queue[Event | Stopping]
 
@@ -29,17 +33,36 @@ class Hub:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, max_backlog: int) -> None:
         self._loop = loop
+        self._room = threading.BoundedSemaphore(_MAX_BATCHES)
         self._max_backlog = max_backlog
         self._routes: dict[str, _Route] = {}
 
     def listener(self, model_id: str) -> Listener:
-        """What an engine calls with the events of a step; wakes the loop once. For any thread."""
+        """What an engine calls with the events of a step; wakes the loop once. For any thread.
+
+        While the loop is far behind it holds its caller up, and so in the end the engine.
+        """
+        own_thread = threading.get_ident()
 
         def listen(events: Sequence[Event]) -> None:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._deliver, tuple(events))
+            if threading.get_ident() == own_thread and not self._loop.is_closed():
+                self._loop.call_soon(self._deliver, tuple(events))
+                return
+            has_room = False
+            while not has_room:
+                if self._loop.is_closed():
+                    return
+                has_room = self._room.acquire(timeout=_LOOK_S)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver_batch, tuple(events))
+            except RuntimeError:  # the loop is closed
+                self._room.release()
 
         return listen
+
+    def _deliver_batch(self, events: Sequence[Event]) -> None:
+        self._room.release()
+        self._deliver(events)
 
     def open(self, request_id: str, on_overflow: Callable[[], None]) -> Inbox:
         """The inbox of a new request; `on_overflow` is called once if it is not emptied."""

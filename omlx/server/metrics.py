@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.server.session import Course
 from omlx.stats import Recent
@@ -19,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # Parts of a time are shorter than the whole.
 _PART_SECONDS = (0.001, 0.0025, 0.005, 0.01, *_SECONDS)
-_ANSWERS = ("stop", "length")
+_ANSWERS = ("stop", "length", "repetition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class EngineView:
     model_id: str
     state: EngineState
     snapshot: EngineSnapshot
+    health: EngineHealth = EngineHealth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,31 @@ class _EngineCollector(Collector):
         for engine in engines:
             state.add_metric([engine.model_id], float(engine.state is EngineState.READY))
         yield state
+        yield from _lives(engines)
         yield from _rows(engines)
         yield from _tiers(engines)
         yield from _snapshots(engines)
         yield from _writes(engines)
         yield from _cache_counters(engines)
+
+
+def _lives(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    starts = CounterMetricFamily(
+        "omlx_engine_restarts", "Engines that died or hung and were started again", labels=["model"]
+    )
+    age = GaugeMetricFamily(
+        "omlx_engine_last_step_age_seconds", "Since the last turn of the loop", labels=["model"]
+    )
+    refused = GaugeMetricFamily(
+        "omlx_engine_quarantined_prompts", "Prompts refused for ending engines", labels=["model"]
+    )
+    for engine in engines:
+        labels, health = [engine.model_id], engine.health
+        starts.add_metric(labels, health.num_restarts)
+        refused.add_metric(labels, health.num_quarantined)
+        if health.last_step_age_s is not None:
+            age.add_metric(labels, health.last_step_age_s)
+    yield from (starts, age, refused)
 
 
 def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:
@@ -185,16 +207,19 @@ def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:
     speed = GaugeMetricFamily(
         "omlx_engine_tokens_per_second", "Recent speed by phase", labels=["model", "phase"]
     )
+    preemptions = CounterMetricFamily(
+        "omlx_engine_preemptions", "Requests that had to leave for others", labels=["model"]
+    )
     for engine in engines:
         model, figures = engine.model_id, engine.snapshot
+        preemptions.add_metric([model], figures.preemptions)
         rows.add_metric([model, "waiting"], figures.waiting)
         rows.add_metric([model, "loading"], figures.loading)
         rows.add_metric([model, "prefill"], figures.prefilling)
         rows.add_metric([model, "decode"], figures.decoding)
         speed.add_metric([model, "prefill"], figures.prefill_tokens_per_s)
         speed.add_metric([model, "decode"], figures.decode_tokens_per_s)
-    yield rows
-    yield speed
+    yield from (rows, speed, preemptions)
 
 
 def _tiers(engines: Iterable[EngineView]) -> Iterator[Metric]:

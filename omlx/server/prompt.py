@@ -12,12 +12,13 @@ from typing import cast
 from omlx.cache.policy import StorePolicy
 from omlx.engine.request import RequestClass, SamplingParams
 from omlx.errors import ModelError
-from omlx.models.locate import ModelEntry, resolve
+from omlx.models.names import Named
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
-from omlx.server.errors import ApiError, bad_field, overflow, unknown_model
+from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Dialect, Generation, Wishes
 from omlx.server.handling import Handling
+from omlx.server.variables import with_variables
 from omlx.settings.schema import Sampling
 from omlx.storage.entry import PartKind, Span
 
@@ -35,7 +36,7 @@ class Prepared:
     """
 
     generation: Generation
-    model_id: str
+    model_id: str  # the engine's
     text: ModelText
     tokens: tuple[int, ...]
     max_tokens: int
@@ -44,7 +45,9 @@ class Prepared:
     prompt: str | None = None  # where the journal keeps texts
     head: int = 0
     store: StorePolicy = StorePolicy.ALL
-    request_class: RequestClass = RequestClass.INTERACTIVE
+    named: str = ""  # the model as answers call it: model:profile where one was meant
+    request_class: RequestClass = RequestClass.NORMAL
+    repetition_guard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,14 @@ def prepare(
     """A body as a request to an engine; ApiError says what is wrong with it."""
     wanted = wanted or Handling()
     generation = dialect.decode(body)
-    entry = find_model(context, generation.model)
-    settings = context.model_settings(entry.id)
-    text = context.texts(entry)
+    named = find_model(context, generation.model)
+    entry = named.entry
+    settings = context.model_settings(named.id)
+    text = with_variables(context.texts(entry), settings)
     encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
+    request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
     return Prepared(
         generation,
@@ -79,8 +84,10 @@ def prepare(
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
         head=head_of(encoded.spans),
-        store=wanted.policy(settings.cache.store),
-        request_class=wanted.request_class,
+        store=wanted.policy(settings.cache.store, request_class),
+        request_class=request_class,
+        repetition_guard=settings.scheduler.repetition_guard,
+        named=named.id,
     )
 
 
@@ -121,16 +128,18 @@ def _parts(text: ModelText, generation: Generation, prompt: str) -> list[CharSpa
         return []
 
 
-def find_model(context: ServerContext, name: str, *, or_default: bool = True) -> ModelEntry:
+def find_model(context: ServerContext, name: str, *, or_default: bool = True) -> Named:
     """The model that a client means, or the default model where one is set; ApiError 404."""
-    entries = list(context.pool.models())
-    entry = resolve(entries, name)
+    names = context.names()
+    named = names.find(name)
+    if named is None and name in context.refused:
+        raise too_large(context.refused[name])
     default = context.settings.server.default_model
-    if entry is None and or_default and default is not None:
-        entry = resolve(entries, default)
-    if entry is None:
-        raise unknown_model(name)
-    return entry
+    if named is None and or_default and default is not None:
+        named = names.find(default)
+    if named is None:
+        raise unknown_model(name, names.why_not(name))
+    return named
 
 
 def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:

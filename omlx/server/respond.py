@@ -16,6 +16,7 @@ from omlx.server.session import Session
 from omlx.server.web import (
     Request,
     Send,
+    address_of,
     headers_of,
     read_body,
     request_id,
@@ -57,11 +58,12 @@ class Responder:
         generation = prepared.generation
         reply = dialect.reply(
             identity,
-            prepared.model_id,
+            prepared.named or prepared.model_id,
             int(context.wall()),
             wants_usage=generation.wants_usage,
         )
-        session = service.open(prepared, identity, arrived, caller(headers, dialect.flavor.value))
+        who = caller(headers, dialect.flavor.value, address_of(request))
+        session = service.open(prepared, identity, arrived, who)
         if not generation.is_stream:
             with session:
                 return await _collect(session, reply)

@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,9 @@ import uvloop
 from omlx import __version__
 from omlx.engine.pool import process_pool
 from omlx.errors import ServerError
-from omlx.models.locate import Discovery, ModelEntry, resolve
+from omlx.models.fits import split
+from omlx.models.locate import Discovery, ModelEntry
+from omlx.models.names import Named, Names, names_of
 from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.loop import serve
@@ -48,15 +50,19 @@ def run_server(
     `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
     thread may call for the status object of `admin`.
     """
-    entries = discovery.models
-    _check_models(entries, resolved.settings.server.default_model)
-    settings = {entry.id: _model_settings(entry, resolved) for entry in entries}
+    entries, refused = _fitting(discovery, resolved)
+    pool = make_pool(entries, resolved)
+    names = names_of(entries, resolved)
+    _check_models(entries, names, resolved.settings.server.default_model)
+    settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
     context = ServerContext(
         settings=resolved.settings,
-        pool=make_pool(entries, resolved),
-        texts=TextModels().get,
+        pool=pool,
+        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
+        profiles=names.profiles,
+        refused=refused,
     )
     state_dir = resolved.state_dir
 
@@ -82,19 +88,27 @@ def run_server(
 
 
 class TextModels:
-    """The text side of models, each loaded once; any thread may use it."""
+    """The text side of models, each loaded once for a version of its files; for any thread."""
 
-    def __init__(self, load: Callable[[Path], TextModel] = TextModel.load) -> None:
+    def __init__(
+        self,
+        load: Callable[[Path], TextModel] = TextModel.load,
+        *,
+        version: Callable[[ModelEntry], str] = lambda entry: "",
+    ) -> None:
         self._load = load
+        self._version = version
         self._lock = threading.Lock()
-        self._loaded: dict[str, TextModel] = {}
+        self._loaded: dict[str, tuple[str, TextModel]] = {}
 
     def get(self, entry: ModelEntry) -> TextModel:
         """The text side of a model, loaded if it isn't yet (mutates); ModelError."""
+        version = self._version(entry)
         with self._lock:
-            if entry.id not in self._loaded:
-                self._loaded[entry.id] = self._load(entry.path)
-            return self._loaded[entry.id]
+            found = self._loaded.get(entry.id)
+            if found is None or found[0] != version:
+                found = self._loaded[entry.id] = version, self._load(entry.path)
+            return found[1]
 
 
 def _journal(resolved: Resolved) -> Journal | None:
@@ -109,13 +123,30 @@ def _journal(resolved: Resolved) -> Journal | None:
     )
 
 
-def _check_models(entries: Sequence[ModelEntry], default_model: str | None) -> None:
+def _fitting(
+    discovery: Discovery, resolved: Resolved
+) -> tuple[Sequence[ModelEntry], Mapping[str, str]]:
+    """The models that this machine can hold, and why not the others; ServerError if all are."""
+    entries, refused = split(discovery.models, resolved.ceiling_bytes)
+    if refused and not entries:
+        raise ServerError(
+            "no model fits into memory: " + "; ".join(refused.values()),
+            hint="serve a smaller model or a smaller quantization, or raise engine.memory_limit",
+        )
+    for reason in refused.values():
+        _log.warning("not served: %s", reason)
+    return entries, refused
+
+
+def _check_models(entries: Sequence[ModelEntry], names: Names, default_model: str | None) -> None:
+    for oddity in names.check():
+        _log.warning("%s", oddity)
     if not entries:
         raise ServerError(
             "There is no model to serve",
             hint="omlx model pull demo gets a small one; --model-dir names a folder of models",
         )
-    if default_model is not None and resolve(entries, default_model) is None:
+    if default_model is not None and names.find(default_model) is None:
         known = ", ".join(entry.id for entry in entries)
         raise ServerError(
             f"The default model {default_model!r} is not among those served",
@@ -123,8 +154,9 @@ def _check_models(entries: Sequence[ModelEntry], default_model: str | None) -> N
         )
 
 
-def _model_settings(entry: ModelEntry, resolved: Resolved) -> ModelSettings:
-    settings = resolved.for_model(entry.id, entry.path)
+def _model_settings(named: Named, resolved: Resolved) -> ModelSettings:
+    entry = named.entry
+    settings = resolved.for_model(entry.id, entry.path, profile=named.profile)
     for warning in settings.warnings:
         _log.warning("%s", warning)
     return settings

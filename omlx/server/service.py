@@ -6,6 +6,7 @@ Knows nothing about HTTP; handlers and the run loop use it.
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from omlx import __version__
@@ -13,7 +14,7 @@ from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
-from omlx.server.errors import busy, unavailable
+from omlx.server.errors import busy, in_use, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
@@ -24,7 +25,8 @@ from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
 
 _log = logging.getLogger("omlx.server")
-_USABLE = (EngineState.STARTING, EngineState.LOADING, EngineState.READY)
+_UNUSABLE = (EngineState.FAILED, EngineState.STOPPED)
+_POLL_S = 0.05
 
 
 class Service:
@@ -68,7 +70,7 @@ class Service:
         if self.is_draining:
             raise unavailable("The server is stopping")
         state = engine.state()
-        if state not in _USABLE:
+        if state in _UNUSABLE and not self.context.pool.health(model_id).can_retry:
             reason = engine.error() or f"its engine is {state.value}"
             raise unavailable(f"The model {model_id!r} can't be used: {reason}")
         if self._active[model_id] >= self._most_active:
@@ -95,13 +97,21 @@ class Service:
         pool = self.context.pool
         found = [(entry.id, pool.get(entry.id)) for entry in pool.models()]
         return [
-            EngineView(model_id, engine.state(), engine.snapshot() or EngineSnapshot())
+            EngineView(
+                model_id,
+                engine.state(),
+                engine.snapshot() or EngineSnapshot(),
+                pool.health(model_id),
+            )
             for model_id, engine in found
         ]
 
-    def window(self, entry: ModelEntry) -> int | None:
-        """How many tokens a prompt and its answer may have for a model; None if unknown."""
-        own = self.context.model_settings(entry.id).context_window
+    def window(self, entry: ModelEntry, name: str | None = None) -> int | None:
+        """How many tokens a prompt and its answer may have for a model; None if unknown.
+
+        `name` is model:profile where a profile is meant.
+        """
+        own = self.context.model_settings(name or entry.id).context_window
         limits = (own, entry.context_window)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -109,7 +119,11 @@ class Service:
         """The status object of `admin`; for any thread."""
         pool, now = self.context.pool, self.context.clock()
         views = [
-            admin.ModelView(engine, self.window(entry), pool.get(entry.id).error())
+            admin.ModelView(
+                engine,
+                self.window(entry),
+                pool.get(entry.id).error() or pool.refusal(entry.id) or None,
+            )
             for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
         server = admin.ServerView(
@@ -121,17 +135,52 @@ class Service:
         return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
-        """A word for the whole server, ready with one model that is, and the state of each."""
-        states = {engine.model_id: engine.state for engine in self.engines()}
+        """A word for the whole server, ready with one model that can be asked, and each one's."""
+        engines = self.engines()
         models: list[dict[str, object]] = [
-            {"id": model_id, "state": state.value} for model_id, state in states.items()
+            {
+                "id": engine.model_id,
+                "state": engine.state.value,
+                "last_step_age_s": engine.health.last_step_age_s,
+                "is_stalled": engine.health.is_stalled,
+            }
+            for engine in engines
         ]
+        return self._word(engines), models
+
+    def _word(self, engines: Sequence[EngineView]) -> str:
         if self.is_draining:
-            return "stopping", models
-        if EngineState.READY in states.values():
-            return "ready", models
-        is_loading = any(state in _USABLE for state in states.values())
-        return "loading" if is_loading else "failed", models
+            return "stopping"
+        ready = [engine for engine in engines if engine.state is EngineState.READY]
+        if ready:
+            return "stalled" if all(engine.health.is_stalled for engine in ready) else "ready"
+        states = {engine.state for engine in engines}
+        if states & {EngineState.STARTING, EngineState.LOADING}:
+            return "loading"
+        # A model that is not loaded is loaded by the next request.
+        return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
+
+    async def load_model(self, model_id: str) -> dict[str, object]:
+        """Load a model and wait until it is; ApiError if it can't be."""
+        pool = self.context.pool
+        pool.load(model_id)
+        while (state := pool.get(model_id).state()) is not EngineState.READY:
+            reason = pool.refusal(model_id)
+            if reason is not None:
+                raise unavailable(reason or f"The model {model_id!r} was unloaded again")
+            if self.is_draining:
+                raise unavailable("The server is stopping")
+            await asyncio.sleep(_POLL_S)
+        return {"id": model_id, "state": state.value}
+
+    async def unload_model(self, model_id: str) -> dict[str, object]:
+        """Unload a model and wait until its process is gone; ApiError if it has requests."""
+        pool = self.context.pool
+        if not pool.unload(model_id):
+            raise in_use(model_id, pool.health(model_id).num_live)
+        while (state := pool.get(model_id).state()) is EngineState.DRAINING:
+            await asyncio.sleep(_POLL_S)
+        return {"id": model_id, "state": state.value}
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""

@@ -43,6 +43,12 @@ class Caller:
     dialect: str = ""
     client: str = ""
     session: str = ""
+    address: str = ""
+
+    @property
+    def tenant(self) -> str:
+        """With whom it shares what one tenant may have: its session, else its address."""
+        return f"session {self.session}" if self.session else f"address {self.address}"
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class Course:
     admitted: float | None = None
     first_token: float | None = None
     ended: float | None = None
-    # "stop" and "length" are answers; "aborted" and "failed" are not.
+    # "stop", "length" and "repetition" are answers; "aborted" and "failed" are not.
     outcome: str = "aborted"
 
     @property
@@ -144,6 +150,8 @@ class Session:
             head=prepared.head,
             store=prepared.store,
             request_class=prepared.request_class,
+            repetition_guard=prepared.repetition_guard,
+            tenant=self.course.caller.tenant,
         )
         self.course.was_ready = self._engine.state() is EngineState.READY
         self.course.submitted = self._clock()
@@ -265,5 +273,5 @@ def _failure(event: Failed) -> ApiError:
             return ApiError(400, event.message)
         case FailureCode.OVERLOADED:
             return busy(event.message)
-        case FailureCode.ENGINE:
+        case FailureCode.ENGINE | FailureCode.CRASH:
             return ApiError(500, event.message)

@@ -37,6 +37,11 @@ def headers_of(request: Request) -> Mapping[str, str]:
     return cast(Any, request.headers)
 
 
+def address_of(request: Request) -> str:
+    """The address of whoever has connected; empty where there is none, as on a Unix socket."""
+    return str(request.ip or "")
+
+
 def flavor(request: Request) -> Flavor:
     """The dialect in which the client expects errors."""
     return flavor_of(request.path, headers_of(request))

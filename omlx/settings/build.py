@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from omlx.errors import SettingsError
 from omlx.settings import places
+from omlx.settings.engines import Engine, Scheduler
 from omlx.settings.layers import (
     Entry,
     Layer,
@@ -22,8 +23,15 @@ from omlx.settings.layers import (
     suggest,
 )
 from omlx.settings.leaf import leaves, with_values
+from omlx.settings.machine import Machine
 from omlx.settings.schema import Cache, Sampling, Settings
-from omlx.settings.shipped import family_layers, folder_layer, generation_layer, matching
+from omlx.settings.shipped import (
+    family_layers,
+    folder_layer,
+    generation_layer,
+    matches,
+    matching,
+)
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -40,7 +48,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds for one model; of `cache` only what may differ by model."""
+    """What holds for one model; of `cache`, `engine`, `scheduler` only what may differ by model."""
 
     sampling: Sampling
     context_window: int | None
@@ -48,6 +56,9 @@ class ModelSettings:
     shadowed: Mapping[str, tuple[Shadowed, ...]]
     warnings: tuple[str, ...] = ()
     cache: Cache = field(default_factory=Cache)
+    engine: Engine = field(default_factory=Engine)
+    thinking: bool | None = None
+    scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class Resolved:
     home: Path
     cwd: Path
     profile: str | None
+    machine: Machine | None
+    hub_cache_dir: Path
     _given: tuple[Layer, ...]
     _files: tuple[Layer, ...]
     _families: tuple[Layer, ...]
@@ -69,6 +82,20 @@ class Resolved:
     def model_dirs(self) -> tuple[Path, ...]:
         """The folders of models: those set, else models/ of the user's folder."""
         return self.settings.models.dir or (self.home / "models",)
+
+    @property
+    def ceiling_bytes(self) -> int | None:
+        """What models and caches may take together on this machine; None if it is not known."""
+        if self.machine is None:
+            return None
+        return self.machine.ceiling_bytes(self.settings.engine.memory_limit)
+
+    @property
+    def hub_cache(self) -> Path | None:
+        """The Hugging Face cache, if its models are to be served."""
+        wish = self.settings.models.hub_cache
+        is_read = not self.settings.models.dir if wish == "auto" else wish
+        return self.hub_cache_dir if is_read else None
 
     @property
     def cache_dir(self) -> Path:
@@ -85,15 +112,36 @@ class Resolved:
         """The file that keeps a row of figures of each request."""
         return places.journal_path(self.home)
 
-    def for_model(self, model_id: str, model_dir: Path | None) -> ModelSettings:
-        """The settings of one model; SettingsError if the file beside its weights is wrong."""
+    def profiles_of(self, model_id: str, model_dir: Path | None) -> Mapping[str, Origin]:
+        """The names of a model's profiles, and where each is written; SettingsError."""
+        shipped = self._own(model_dir)
+        _raise_problems(shipped)
+        layers = (*self._files, *shipped, *self._families)
+        found = [p for layer in layers for p in layer.profiles if matches(p.glob, model_id)]
+        return {p.name: p.origin for p in reversed(found)}
+
+    def for_model(
+        self, model_id: str, model_dir: Path | None, *, profile: str | None = None
+    ) -> ModelSettings:
+        """The settings of one model, or of a profile of it, whose values come before all others.
+
+        SettingsError if the file beside its weights is wrong.
+        """
         layers = self._shipped(model_id, model_dir)
         _raise_problems(layers)
-        entries: list[Entry] = [e for layer in self._given for e in layer.entries]
+        entries: list[Entry] = []
+        if profile is not None:
+            for layer in self._files:
+                entries += matching(layer.entries, model_id, profile)
+            for layer in self._own(model_dir):
+                entries += [e for e in layer.entries if e.profile == profile]
+            for layer in self._families:
+                entries += matching(layer.entries, model_id, profile)
+        entries += [e for layer in self._given for e in layer.entries]
         for layer in self._files:
             entries += matching(layer.entries, model_id)
         entries += [e for layer in self._files for e in layer.entries if e.glob is None]
-        entries += [e for layer in layers for e in layer.entries]
+        entries += [e for layer in layers for e in layer.entries if e.profile is None]
         paths = [path for path, leaf in leaves().items() if leaf.option.per_model]
         chosen = _choose((entry for entry in entries if entry.path in paths), paths)
         settings: Settings = with_values(Settings(), chosen.values)
@@ -104,6 +152,9 @@ class Resolved:
             chosen.shadowed,
             tuple(warning for layer in layers for warning in layer.warnings),
             settings.cache,
+            settings.engine,
+            thinking=settings.thinking,
+            scheduler=settings.scheduler,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:
@@ -111,8 +162,13 @@ class Resolved:
         family = [Layer(tuple(matching(layer.entries, model_id))) for layer in self._families]
         if model_dir is None:
             return family
-        own = [folder_layer(model_dir)] if model_dir.absolute() != self.cwd else []
-        return [*own, *family, generation_layer(model_dir)]
+        return [*self._own(model_dir), *family, generation_layer(model_dir)]
+
+    def _own(self, model_dir: Path | None) -> list[Layer]:
+        """The file beside a model's weights, unless it is read as that of the current folder."""
+        if model_dir is None or model_dir.absolute() == self.cwd:
+            return []
+        return [folder_layer(model_dir)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +185,13 @@ def load(
     cwd: Path,
     profile: str | None = None,
     profiles: Path | None = None,
+    machine: Machine | None = None,
 ) -> Resolved:
-    """Read all layers; SettingsError lists every problem. `profiles` is for those with omlx."""
+    """Read all layers; SettingsError lists every problem. `profiles` is for those with omlx.
+
+    The hardware profile of `machine` holds below all files of the user's, unless another one is
+    asked for by name.
+    """
     try:
         home = places.home(env)
     except RuntimeError as error:
@@ -144,6 +205,7 @@ def load(
         _profile_layer(name, home, profiles, asked_by=asked_by),
         from_toml(cwd / "omlx.toml", shown="omlx.toml"),
         from_toml(home / "config.toml", shown=str(home / "config.toml")),
+        _hardware_layer(machine, name, profiles),
         from_toml(profiles / "base.toml", shown=str(profiles / "base.toml")),
     )
     families = tuple(family_layers(profiles))
@@ -159,6 +221,8 @@ def load(
         home=home,
         cwd=cwd,
         profile=name,
+        machine=machine,
+        hub_cache_dir=places.hub_cache(env),
         _given=given,
         _files=files,
         _families=families,
@@ -167,16 +231,25 @@ def load(
 
 def known_profiles(home: Path, profiles: Path) -> list[str]:
     """The names that --profile accepts."""
-    folders = (places.profiles_dir(home), profiles)
+    folders = places.profile_dirs(home, profiles)
     names = {path.stem for folder in folders for path in folder.glob("*.toml")}
     return sorted(names - {"base"})
+
+
+def _hardware_layer(machine: Machine | None, profile: str | None, profiles: Path) -> Layer:
+    """What comes with omlx for a machine like this one."""
+    folder = profiles / "hardware"
+    if machine is None or (profile and (folder / f"{profile}.toml").is_file()):
+        return Layer()
+    path = folder / f"{machine.profile}.toml"
+    return from_toml(path, shown=str(path), kind=OriginKind.PROFILE)
 
 
 def _profile_layer(name: str | None, home: Path, profiles: Path, *, asked_by: str) -> Layer:
     if name is None:
         return Layer()
     if _PROFILE_NAME.fullmatch(name):
-        for folder in (places.profiles_dir(home), profiles):
+        for folder in places.profile_dirs(home, profiles):
             path = folder / f"{name}.toml"
             if _may_exist(path):
                 return from_toml(path, shown=str(path), kind=OriginKind.PROFILE)

@@ -17,6 +17,7 @@ from omlx.settings.locate import line_of, locate
 from omlx.settings.value import convert
 
 SPECIAL_VARIABLES = ("OMLX_HOME", "OMLX_PROFILE")
+_PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_FILE_BYTES = 1_000_000
 _SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
@@ -45,12 +46,25 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of one layer; `glob` names the models that it is for, None is all."""
+    """One value of one layer; `glob` names the models that it is for, None is all.
+
+    `profile` is set where it holds only for requests that name that profile of such a model.
+    """
 
     path: str
     value: object
     origin: Origin
     glob: str | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile of the models that a pattern matches, and where it is written."""
+
+    glob: str
+    name: str
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class Layer:
     entries: tuple[Entry, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 class Scope(StrEnum):
@@ -137,7 +152,7 @@ def from_toml(
         return Layer(problems=(_syntax_problem(shown, error),))
     reader = _TomlReader(path, shown=shown, kind=kind, text=text)
     reader.read(data, scope)
-    return Layer(tuple(reader.entries), tuple(reader.problems))
+    return Layer(tuple(reader.entries), tuple(reader.problems), (), tuple(reader.profiles))
 
 
 def _read(path: Path) -> str:
@@ -173,12 +188,15 @@ class _TomlReader:
         self._lines = locate(text)
         self.entries: list[Entry] = []
         self.problems: list[str] = []
+        self.profiles: list[Profile] = []
 
     def read(self, data: Mapping[str, Any], scope: Scope) -> None:
         """Read the whole file (mutates)."""
         for key, value in data.items():
             if key == "model" and scope is not Scope.ONE_MODEL:
                 self._read_models(value)
+            elif key == "profile" and scope is Scope.ONE_MODEL:
+                self._read_profiles((), value)
             elif scope is Scope.TABLES:
                 self._problem((key,), f"'{key}' is not a table of a model, as [model.\"name\"] is")
             else:
@@ -194,7 +212,30 @@ class _TomlReader:
                 self._problem(at, f'{_dotted(at)} must be a table such as [model."name"]')
                 continue
             for key, value in cast(dict[str, object], table).items():
-                self._read_key(at, key, value, is_model=True)
+                if key == "profile":
+                    self._read_profiles(at, value)
+                else:
+                    self._read_key(at, key, value, is_model=True)
+
+    def _read_profiles(self, at: tuple[str, ...], profiles: object) -> None:
+        at = (*at, "profile")
+        if not isinstance(profiles, dict):
+            self._problem(at, f'{_dotted(at)} must be a table such as [model."name".profile.fast]')
+            return
+        for name, table in cast(dict[str, object], profiles).items():
+            here = (*at, name)
+            if not isinstance(table, dict):
+                self._problem(here, f"{_dotted(here)} must be a table of settings")
+            elif not _PROFILE_NAME.fullmatch(name):
+                self._problem(
+                    here, f"{_dotted(here)}: a profile's name has letters, digits and . _ - only"
+                )
+            else:
+                origin = Origin(self._kind, self._place(here))
+                glob = at[1] if at[0] == "model" else "*"
+                self.profiles.append(Profile(glob, name, origin))
+                for key, value in cast(dict[str, object], table).items():
+                    self._read_key(here, key, value, is_model=True)
 
     def _read_key(
         self, at: tuple[str, ...], key: str, value: object, *, is_model: bool, group: str = ""
@@ -223,7 +264,9 @@ class _TomlReader:
             return
         origin = Origin(self._kind, self._place(at))
         glob = at[1] if at[0] == "model" else None
-        self.entries.append(Entry(leaf.path, typed, origin, glob))
+        inside = at if glob is None else at[2:]
+        profile = inside[1] if inside[0] == "profile" else None
+        self.entries.append(Entry(leaf.path, typed, origin, glob, profile))
 
     def _place(self, at: tuple[str, ...]) -> str:
         line = line_of(self._lines, at)
@@ -244,7 +287,7 @@ def _hint(group: str, key: str, value: object, *, is_model: bool) -> str:
     here = [leaf.key for leaf in allowed if leaf.group == group]
     if not group:
         here += dict.fromkeys(leaf.group for leaf in allowed if leaf.group)
-        here += [] if is_model else ["model"]
+        here += ["profile"] if is_model else ["model"]
     if group == "models" and isinstance(value, dict):
         return f" (did you mean '[model.\"{key}\"]'?)"
     if found := suggest(key, here):

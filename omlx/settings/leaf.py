@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from omlx.settings.schema import Option, Settings, Unit
+from omlx.settings.option import Option, Unit
+from omlx.settings.schema import Settings
 
 
 class Kind(Enum):
@@ -24,6 +25,7 @@ class Kind(Enum):
     TEXT = "text"
     PATH = "path"
     PATHS = "list of paths"
+    NAMES = "table of names"
     SIZE = "size"
     DURATION = "duration"
 
@@ -67,6 +69,7 @@ _KINDS: Mapping[Any, Kind] = types.MappingProxyType(
         str: Kind.TEXT,
         Path: Kind.PATH,
         tuple[Path, ...]: Kind.PATHS,
+        tuple[tuple[str, str], ...]: Kind.NAMES,
     }
 )
 _UNITS = types.MappingProxyType({Unit.SIZE: Kind.SIZE, Unit.DURATION: Kind.DURATION})

@@ -23,6 +23,18 @@ def data_dir(name: str) -> Path:
     return packaged if packaged.is_dir() else package.parent / name
 
 
+def hub_cache(env: Mapping[str, str]) -> Path:
+    """The folder of models that Hugging Face's own tools have fetched."""
+    named = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE")
+    if named:
+        return Path(named).expanduser()
+    if hugging_face := env.get("HF_HOME"):
+        return Path(hugging_face).expanduser() / "hub"
+    user = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    caches = env.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else user / ".cache") / "huggingface" / "hub"
+
+
 def state_dir(home: Path) -> Path:
     """The folder of state files of running servers."""
     return home / "state"
@@ -31,6 +43,11 @@ def state_dir(home: Path) -> Path:
 def journal_path(home: Path) -> Path:
     """The file that keeps a row of figures of each request."""
     return state_dir(home) / "journal.sqlite3"
+
+
+def profile_dirs(home: Path, profiles: Path) -> tuple[Path, ...]:
+    """Where a profile is looked for by its name: the user's own, then those with omlx."""
+    return (profiles_dir(home), profiles, profiles / "hardware")
 
 
 def profiles_dir(home: Path) -> Path:

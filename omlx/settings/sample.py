@@ -12,12 +12,16 @@ from omlx.settings.leaf import Kind, Leaf, leaves
 from omlx.settings.value import expected, show
 
 _EXAMPLES = {
+    "engine.ttl": '"15m"',
+    "models.max_loaded": "2",
     "server.api_key": '"choose-one"',
     "server.default_model": '"SmolLM2-135M-Instruct"',
     "models.dir": '["~/models"]',
+    "models.alias": '{ fast = "Qwen3-0.6B-4bit" }',
     "cache.dir": '"~/.omlx/cache"',
     "cache.max_write_per_day": '"50GB"',
     "context_window": "32768",
+    "thinking": "true",
 }
 _HEAD = """\
 # Settings that hold before any other file is read. As omlx ships it, nothing is set here: every
@@ -30,6 +34,11 @@ _MODEL_TABLE = """\
 #[model."SmolLM2*"]
 #context_window = 4096
 #sampling.temperature = 0.2
+
+# A profile is a name of its own for the same model in memory: here, for every model that the
+# pattern matches, its id with ":exact" after it. It beats all other settings but a request's own.
+#[model."SmolLM2*".profile.exact]
+#sampling.temperature = 0.0
 """
 
 
@@ -38,6 +47,9 @@ def toml_literal(leaf: Leaf, value: object) -> str:
     if leaf.kind is Kind.PATHS:
         paths = cast(tuple[Path, ...], value)
         return "[" + ", ".join(_quote(str(path)) for path in paths) + "]"
+    if leaf.kind is Kind.NAMES:
+        pairs = cast(tuple[tuple[str, str], ...], value)
+        return "{ " + ", ".join(f"{_quote(a)} = {_quote(b)}" for a, b in pairs) + " }"
     text = show(leaf, value)
     plain = leaf.kind in (Kind.BOOL, Kind.INT, Kind.FLOAT) and value not in leaf.words
     return text if plain else _quote(text)

@@ -4,32 +4,11 @@ Knows nothing about files, variables or the command line; `leaf` derives their n
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-Auto = Literal["auto"]
-
-
-class Unit(Enum):
-    """What a number counts where it may be written with a unit."""
-
-    SIZE = "size"
-    DURATION = "duration"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """What is known of a setting besides its type; an empty `flag` means `--<key>`."""
-
-    help: str
-    flag: str = ""
-    unit: Unit | None = None
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    secret: bool = False
-    per_model: bool = False
+from omlx.settings.engines import Auto, Engine, Scheduler
+from omlx.settings.option import Option, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +63,24 @@ class Models:
             "None means models/ in OMLX_HOME.",
             flag="--model-dir",
         ),
+    ] = ()
+    max_loaded: Annotated[
+        int | None,
+        Option(
+            "Most models loaded at the same time; the least recently used makes room. "
+            "None means no limit.",
+            flag="--max-loaded-models",
+            low=1,
+            high=1000,
+        ),
+    ] = None
+    hub_cache: Annotated[
+        bool | Auto,
+        Option("Serve the models of the Hugging Face cache, too; auto does if no folder is named."),
+    ] = "auto"
+    alias: Annotated[
+        tuple[tuple[str, str], ...],
+        Option("Another name for a model, or for a profile of one; may be given several times."),
     ] = ()
 
 
@@ -179,35 +176,6 @@ class Cache:
     def is_on(self) -> bool:
         """Whether anything can be kept at all."""
         return self.enabled and bool(self.memory_size or self.max_size)
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduler:
-    """How requests share an engine."""
-
-    max_concurrent_requests: Annotated[
-        int, Option("Requests that a model computes at the same time.", low=1, high=256)
-    ] = 8
-    max_queue: Annotated[
-        int, Option("Requests that may wait for a model; more are refused.", low=0, high=100_000)
-    ] = 64
-    prefill_chunk: Annotated[
-        int | Auto,
-        Option("Prompt tokens computed between two decode steps.", low=16, high=65536),
-    ] = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """The process that computes."""
-
-    blas: Annotated[
-        str,
-        Option(
-            "BLAS library for Linux on CPU: auto finds the system's, off takes none, "
-            "else the path of one."
-        ),
-    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +281,14 @@ class Settings:
             "Most tokens of a prompt and its answer, where the model itself allows more.",
             low=16,
             high=10**9,
+            per_model=True,
+        ),
+    ] = None
+    thinking: Annotated[
+        bool | None,
+        Option(
+            "Tell chat templates that have a switch for it to let the model think first, or not "
+            "to. None leaves it to the template.",
             per_model=True,
         ),
     ] = None

@@ -22,9 +22,13 @@ def matches(glob: str, model_id: str) -> bool:
     return fnmatchcase(model_id, glob) or fnmatchcase(model_id.rpartition("/")[2], glob)
 
 
-def matching(entries: tuple[Entry, ...], model_id: str) -> list[Entry]:
-    """The entries of tables for this model, the one with the most literal pattern first."""
-    found = [e for e in entries if e.glob is not None and matches(e.glob, model_id)]
+def matching(entries: tuple[Entry, ...], model_id: str, profile: str | None = None) -> list[Entry]:
+    """The entries of tables for this model, or for one of its profiles, the closest first."""
+    found = [
+        e
+        for e in entries
+        if e.glob is not None and matches(e.glob, model_id) and e.profile == profile
+    ]
     return sorted(found, key=lambda entry: -_literal_chars(entry.glob or ""))
 
 

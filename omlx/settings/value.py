@@ -5,6 +5,7 @@ Knows nothing about where a value comes from.
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ _SIZES = (
     (10**12, "TB"), (2**40, "TiB"), (10**9, "GB"), (2**30, "GiB"),
     (10**6, "MB"), (2**20, "MiB"), (10**3, "kB"), (2**10, "KiB"),
 )  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,199}")
 _DURATIONS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -66,6 +68,8 @@ def _by_kind(leaf: Leaf, value: object, *, base: Path, from_text: bool) -> objec
             if not isinstance(value, list | tuple):
                 raise _wrong(leaf, value)
             return tuple(_to_path(leaf, item, base) for item in cast(Sequence[object], value))
+        case Kind.NAMES:
+            return _to_names(leaf, value, from_text=from_text)
 
 
 def expected(leaf: Leaf) -> str:
@@ -76,6 +80,7 @@ def expected(leaf: Leaf) -> str:
         Kind.TEXT: "text",
         Kind.PATH: "a path",
         Kind.PATHS: "a list of paths",
+        Kind.NAMES: 'a table such as {short = "model"}',
         Kind.SIZE: 'a size such as "8GB" or "512MiB"',
         Kind.DURATION: 'a duration such as "15m" or "2s"',
         Kind.BOOL: "true or false",
@@ -154,6 +159,36 @@ def _to_path(leaf: Leaf, value: object, base: Path) -> Path:
         raise ValueError(f"{str(value)!r} names a user that does not exist") from None
 
 
+def _to_names(leaf: Leaf, value: object, *, from_text: bool) -> tuple[tuple[str, str], ...]:
+    """Pairs of names, from a table, or from text such as "a=b" or "a=b,c=d"."""
+    if from_text and isinstance(value, str):
+        value = value.split(",")
+    if from_text and isinstance(value, list | tuple):
+        texts = [str(text) for text in cast(Sequence[object], value)]
+        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        if wrong := next((part for part in parts if "=" not in part), None):
+            raise ValueError(f"expected NAME=MODEL, got {wrong!r}")
+        pairs = [part.partition("=")[::2] for part in parts]
+    elif isinstance(value, dict):
+        pairs = list(cast(dict[str, object], value).items())
+    else:
+        raise _wrong(leaf, value)
+    named: dict[str, str] = {}
+    for name, target in pairs:
+        if not isinstance(target, str):
+            raise ValueError(f"the name {name!r} must stand for text")
+        name, target = name.strip(), target.strip()
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no name: letters, digits and . _ - / : @, up to 200, may be in it"
+            )
+        if not target:
+            raise ValueError(f"the name {name!r} stands for nothing")
+        if named.setdefault(name, target) != target:
+            raise ValueError(f"the name {name!r} is given twice")
+    return tuple(named.items())
+
+
 def _check_limits(leaf: Leaf, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
@@ -174,6 +209,8 @@ def show(leaf: Leaf, value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple) and leaf.kind is Kind.NAMES:
+        return ",".join(f"{name}={target}" for name, target in cast(Sequence[Any], value))
     if isinstance(value, tuple):
         return os.pathsep.join(str(item) for item in cast(Sequence[object], value))
     if isinstance(value, int | float):

@@ -43,10 +43,10 @@ class TimedBatch(Batch):
         super().__init__(*args, **kwargs)
         self.library_s = 0.0
 
-    def step(self):
+    def step(self, *args):
         started = time.perf_counter()
         try:
-            return super().step()
+            return super().step(*args)
         finally:
             self.library_s += time.perf_counter() - started
 

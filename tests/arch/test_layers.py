@@ -30,11 +30,13 @@ OWNERS = {
     "numpy": ("omlx.cache", "omlx.models"),
     "prometheus_client": ("omlx.server",),
     "xxhash": ("omlx.storage",),
+    "huggingface_hub": ("omlx.models.hub",),
     "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.cli"),
-    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.cache.codec", "omlx.cache.landing",
+    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch", "omlx.cache.codec",
+            "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo"),
-    "mlx_lm": ("omlx.models.load", "omlx.cache.codec", "omlx.engine.batch",
+    "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.cache.codec", "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip
 STDLIB_ONLY_PACKAGES = ("settings", "client", "errors", "units", "stats", "log")

@@ -4,8 +4,8 @@ A row's next token follows from all tokens before it, its state from tests.fakes
 """
 
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omlx.engine.batch import RowInput, RowProgress, RowToken
@@ -82,14 +82,33 @@ class FakeBatch:
     def remove(self, row_id: str) -> None:
         self._rows.pop(row_id, None)
 
-    def step(self) -> tuple[list[RowProgress], list[RowToken]]:
+    def step(
+        self, chosen: Collection[str] | None = None, grain: int | None = None
+    ) -> tuple[list[RowProgress], list[RowToken]]:
         assert self._rows, "nothing to do"
         self.num_steps += 1
         if self.num_steps in self.failures or self.poison & self._rows.keys():
             raise RuntimeError("the model failed")
         tokens = [self._decode(row) for row in list(self._rows.values()) if row.is_decoding]
-        prompts = [self._prefill(row) for row in self._rows.values() if not row.is_decoding]
+        assert chosen is None or set(chosen) <= self._rows.keys()
+        prompts = [
+            self._prefill(row, grain or self.chunk)
+            for row in self._rows.values()
+            if not row.is_decoding
+            and (chosen is None or row.asked.row_id in chosen or row.total - row.done == 1)
+        ]
         return prompts, tokens
+
+    def num_left(self, row_id: str) -> int:
+        row = self._rows.get(row_id)
+        return 0 if row is None or row.is_decoding else row.total - row.done - 1
+
+    def take_next(self, row_id: str) -> RowToken | None:
+        row = self._rows[row_id]
+        token = self._decode(row) if row.is_decoding else None
+        self.remove(row_id)
+        # Its state covers all before the token, so nothing of it is final.
+        return token and replace(token, final=None, num_cached=token.num_cached - 1)
 
     def _decode(self, row: _Row) -> RowToken:
         asked = row.asked
@@ -110,11 +129,14 @@ class FakeBatch:
         final = state.caches(row.tokens) if finish is not None else None
         return RowToken(asked.row_id, token, finish, final, len(row.tokens))
 
-    def _prefill(self, row: _Row) -> RowProgress:
+    def _prefill(self, row: _Row, grain: int) -> RowProgress:
         row.is_reached = True
-        piece = row.segments[0][: self.chunk]
+        size, start = self.chunk, len(row.tokens)
+        if min(len(row.segments[0]), size) > grain:
+            size = (start + grain) // grain * grain - start
+        piece = row.segments[0][:size]
         row.is_decoding = row.total - row.done == 1
-        del row.segments[0][: self.chunk]
+        del row.segments[0][:size]
         if not row.segments[0]:
             row.segments.pop(0)
         row.tokens += piece

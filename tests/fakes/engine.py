@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import (
     Admitted,
     EngineRequest,
@@ -96,12 +97,32 @@ class FakePool:
     def __init__(self, entries, engines):
         self._entries = tuple(entries)
         self.engines = {engine.model_id: engine for engine in engines}
+        self.healths = {}
+        self.refusals = {}
 
     def models(self):
         return self._entries
 
     def get(self, model_id):
         return self.engines[model_id]
+
+    def health(self, model_id):
+        return self.healths.get(model_id, EngineHealth())
+
+    def version(self, model_id):
+        return ""
+
+    def load(self, model_id):
+        self.engines[model_id].become(EngineState.READY)
+
+    def unload(self, model_id):
+        if self.health(model_id).num_live:
+            return False
+        self.engines[model_id].become(EngineState.UNLOADED)
+        return True
+
+    def refusal(self, model_id):
+        return self.refusals.get(model_id)
 
     def start_all(self, listener_factory):
         for model_id, engine in self.engines.items():

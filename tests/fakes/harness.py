@@ -1,7 +1,7 @@
 """An engine in this process around a model, driven one request at a time, with its logits seen."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from omlx.engine.request import (
     SamplingParams,
     Token,
 )
+from omlx.engine.scheduler import Scheduler
 from omlx.models.load import LoadedModel
 
 
@@ -75,7 +76,15 @@ def stop_all() -> None:
 class Harness:
     """Starts and stops engines on one cache directory, as restarts of one program would."""
 
-    def __init__(self, model: Any, cache_dir: Path, **config: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cache_dir: Path,
+        *,
+        make_scheduler: Callable[..., Scheduler] = Scheduler,
+        **config: Any,
+    ) -> None:
+        self.make_scheduler = make_scheduler
         self.model = RecordingModel(model)
         self.num_vocab = int(model(mx.array([[0]])).shape[-1])
         # What a busy machine takes for a tiny model says nothing on what is worth loading.
@@ -96,7 +105,14 @@ class Harness:
 
         def build(config: EngineConfig, *, emit: Any, publish: Any) -> Any:
             loaded = LoadedModel(self.model, {}, self.num_vocab, 0)
-            return assemble_loaded(config, loaded, "00" * 32, emit=emit, publish=publish)
+            return assemble_loaded(
+                config,
+                loaded,
+                "00" * 32,
+                emit=emit,
+                publish=publish,
+                make_scheduler=self.make_scheduler,
+            )
 
         return LocalEngine(self.config, build=build)
 

@@ -1,4 +1,4 @@
-"""An HTTP server on a free port that answers GET with fixed JSON, for tests of clients.
+"""An HTTP server on a free port that answers with fixed JSON, for tests of clients.
 
 It knows nothing about what the answers mean.
 """
@@ -19,6 +19,7 @@ class JsonServer:
         self.api_key: str | None = None
         self.raw: bytes | None = None
         self.status = 200
+        self.posted: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
@@ -50,11 +51,16 @@ class JsonServer:
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                fake.posted.append(self.path)
+                self.do_GET()
+
             def do_GET(self) -> None:
                 key = self.headers.get("Authorization")
                 allowed = fake.api_key is None or key == f"Bearer {fake.api_key}"
                 known = self.path in fake.answers
-                body = json.dumps(fake.answers.get(self.path)).encode()
+                missing = {"error": {"message": "no such thing"}}
+                body = json.dumps(fake.answers.get(self.path, missing)).encode()
                 self.send_response(401 if not allowed else fake.status if known else 404)
                 self.end_headers()
                 self.wfile.write(body if fake.raw is None else fake.raw)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from omlx.engine.admission import Admission, Sizes
 from omlx.engine.flights import Flights, Keeping
 from omlx.engine.gauge import Gauge, no_cache
 from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
+from omlx.engine.pacer import Pacer
 from omlx.engine.request import (
     Admitted,
     EngineRequest,
@@ -28,11 +30,13 @@ from omlx.engine.request import (
 )
 from omlx.engine.row import Row
 from omlx.engine.sampling import Fault, Sampling
-from omlx.engine.scheduler import Limits, Scheduler, Stage
+from omlx.engine.scheduler import Limits, Scheduler
+from omlx.engine.turns import Stage
 from tests.fakes.batch import FakeBatch, solo
 from tests.fakes.cache import Rig
 
 NUM_VOCAB = 50
+NO_SIZES = Sizes()
 
 
 @dataclass
@@ -77,6 +81,17 @@ class Outcome:
         self.events.append(event)
 
 
+class FakeMeter:
+    """Steps that take so much memory as a test says."""
+
+    peak_bytes = 0
+
+    def begin(self) -> None: ...
+
+    def end(self) -> int:
+        return self.peak_bytes
+
+
 class LoopRig:
     """Turns are taken by `turn`; `cache` is None for a model that can't be cached."""
 
@@ -87,6 +102,8 @@ class LoopRig:
         max_active: int = 3,
         max_waiting: int = 4,
         chunk: int = 8,
+        sizes: Sizes = NO_SIZES,
+        limit_bytes: int = 1 << 60,
         emit: Callable[[Sequence[Event]], None] | None = None,
         publish: Callable[[EngineSnapshot], None] | None = None,
     ) -> None:
@@ -94,7 +111,9 @@ class LoopRig:
         self.now = 0.0
         self.batch = FakeBatch(chunk=chunk, num_vocab=NUM_VOCAB)
         self.inbox = Inbox()
-        self.scheduler = Scheduler(Limits(max_active, max_waiting, chunk))
+        self.meter = FakeMeter()
+        admission = Admission(sizes, limit_bytes)
+        self.scheduler = Scheduler(Limits(max_active, max_waiting), self._clock, admission.fits)
         self.calls: list[list[Event]] = []
         self.snapshots: list[EngineSnapshot] = []
         self.outcomes: dict[str, Outcome] = {}
@@ -111,6 +130,7 @@ class LoopRig:
             keeper,
             self.scheduler,
             Flights(Keeping(cache.block_size, chunk, cache.codec.can_cut) if cache else None),
+            admission=admission,
             make_sampling=self._make_sampling,
             gauge=gauge,
             prefill_chunk=chunk,
@@ -122,6 +142,9 @@ class LoopRig:
             keeper,
             self.scheduler,
             intake,
+            pacer=Pacer(chunk, 0.25),
+            admission=admission,
+            meter=self.meter,
             inbox=self.inbox,
             emit=emit or self._emit,
             gauge=gauge,

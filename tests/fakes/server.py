@@ -16,7 +16,8 @@ from omlx.server.context import ServerContext, Timing
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.settings.build import ModelSettings
-from omlx.settings.schema import Cache, Sampling, Scheduler, Server, Settings
+from omlx.settings.engines import Scheduler
+from omlx.settings.schema import Cache, Models, Sampling, Server, Settings
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.storage.journal import Journal
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine
@@ -55,6 +56,11 @@ class Plan:
     cache: Cache = field(default_factory=Cache)
     journal: JournalSettings = field(default_factory=JournalSettings)
     journal_path: Path | None = None
+    profiles: dict[str, list[str]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    # Settings by id or model:profile, where they are not those of all.
+    by_name: dict[str, ModelSettings] = field(default_factory=dict)
 
     def context(self) -> ServerContext:
         """The server's context."""
@@ -65,10 +71,13 @@ class Plan:
                 scheduler=self.scheduler,
                 cache=self.cache,
                 journal=self.journal,
+                models=Models(alias=tuple(self.aliases.items())),
             ),
+            profiles=self.profiles,
+            refused=self.refused,
             pool=FakePool(self.entries, self.engines),
             texts=self.texts or (lambda _: self.text),
-            model_settings=lambda _: settings,
+            model_settings=lambda name: self.by_name.get(name, settings),
             timing=self.timing,
             max_backlog=self.max_backlog,
             journal=self.journal_path

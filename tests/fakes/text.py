@@ -23,7 +23,9 @@ class FakeText:
         messages: Sequence[Mapping[str, object]],
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> str:
+        self.extra = dict(extra or {})
         objection = self._refuse(messages) if self._refuse else None
         if objection:
             raise ModelError(objection)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from omlx.cli.view.text import columns
 from omlx.settings.build import ModelSettings, Resolved, Shadowed
 from omlx.settings.layers import Origin
-from omlx.settings.leaf import Leaf, leaves
+from omlx.settings.leaf import Kind, Leaf, leaves
 from omlx.settings.schema import Settings
 from omlx.settings.value import show
 
@@ -94,6 +94,8 @@ def _text(leaf: Leaf, value: object) -> str:
 def _plain(leaf: Leaf, value: object) -> object:
     if leaf.option.secret and value is not None:
         return MASK
+    if leaf.kind is Kind.NAMES:
+        return dict(cast(tuple[tuple[str, str], ...], value))
     if isinstance(value, tuple):
         return [str(item) for item in cast(tuple[object, ...], value)]
     return str(value) if isinstance(value, Path) else value

@@ -234,7 +234,8 @@ def _event(value: dict[str, object]) -> bytes:
 def _stop_reason(ended: Ended) -> str:
     if ended.stop is not None:
         return "stop_sequence"
-    return "max_tokens" if ended.reason is FinishReason.LENGTH else "end_turn"
+    is_cut = ended.reason in (FinishReason.LENGTH, FinishReason.REPETITION)
+    return "max_tokens" if is_cut else "end_turn"
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -8,6 +8,16 @@ from datetime import UTC, datetime
 
 from omlx.server.context import Listed
 
+# What that API wants to be told of every model; in this version a model takes and gives text.
+_UNSUPPORTED = (
+    "batch",
+    "citations",
+    "code_execution",
+    "image_input",
+    "pdf_input",
+    "structured_outputs",
+)
+
 
 def model(listed: Listed) -> dict[str, object]:
     """One model."""
@@ -19,6 +29,20 @@ def model(listed: Listed) -> dict[str, object]:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",
         "max_input_tokens": listed.window,
+        "capabilities": _capabilities(),
+    }
+
+
+def _capabilities() -> dict[str, object]:
+    def no() -> dict[str, object]:
+        return {"supported": False}
+
+    return {
+        **{name: no() for name in _UNSUPPORTED},
+        "context_management": no(),
+        "effort": {**no(), "low": no(), "medium": no(), "high": no(), "max": no()},
+        "server_tools": {**no(), "code_execution": no(), "web_search": no()},
+        "thinking": {**no(), "types": {"adaptive": no(), "enabled": no()}},
     }
 
 

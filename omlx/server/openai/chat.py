@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from omlx.engine.request import FinishReason
+from omlx.engine.request import FinishReason, RequestClass
 from omlx.server import context, sse
 from omlx.server.body import decode, plain_object
 from omlx.server.errors import ApiError, Flavor, bad_field, error_bytes, unsupported
@@ -27,7 +27,12 @@ from omlx.server.generation import (
 from omlx.server.openai import types
 
 _DECODER = msgspec.json.Decoder(types.ChatRequest)
-_FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+_TIERS = {"priority": RequestClass.INTERACTIVE, "flex": RequestClass.BATCH}
+_FINISH = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.REPETITION: "length",  # it is cut as well; `stop_reason` says why
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class Chat:
                 _message(message, index, request.model, reads_tools=self.reads_tools)
                 for index, message in enumerate(request.messages)
             ],
+            request_class=_TIERS.get(request.service_tier or ""),
             tools=[plain_object(tool) for tool in request.tools or ()],
             wishes=_wishes(request),
             stop=stop_strings(stops, "$.stop"),
@@ -187,7 +193,9 @@ class ChatReply:
 
     def end(self, ended: Ended, usage: Usage) -> bytes:
         """The finish reason, the usage where it was asked for, and the end mark."""
-        out = self._write(b"{}", orjson.dumps(_FINISH[ended.reason]))
+        why = orjson.dumps(_why(ended))[1:-1]
+        finish = orjson.dumps(_FINISH[ended.reason]) + (b"," + why if why else b"")
+        out = self._write(b"{}", finish)
         if self._wants_usage:
             out += sse.data(self._chunk + b'],"usage":' + orjson.dumps(_usage(usage)) + b"}")
         return out + sse.data(b"[DONE]")
@@ -212,6 +220,7 @@ class ChatReply:
                         "message": message,
                         "logprobs": None,
                         "finish_reason": _FINISH[ended.reason],
+                        **_why(ended),
                     }
                 ],
                 "usage": _usage(usage),
@@ -220,6 +229,12 @@ class ChatReply:
 
     def _write(self, delta: bytes, finish: bytes) -> bytes:
         return sse.data(self._delta + delta + b',"finish_reason":' + finish + b"}]}")
+
+
+def _why(ended: Ended) -> dict[str, str]:
+    """What the API has no word for."""
+    is_loop = ended.reason is FinishReason.REPETITION
+    return {"stop_reason": ended.reason.value} if is_loop else {}
 
 
 def _usage(usage: Usage) -> dict[str, object]:

@@ -1,11 +1,17 @@
 """The model list of the OpenAI API.
 
-Knows nothing about engines. `context_window` is the one key that API doesn't have: agents need it.
+Knows nothing about engines. The keys after `owned_by` that API doesn't have: agents need them.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from omlx.server.context import Listed
+
+# What every model can be asked for in this version.
+CAPABILITIES = MappingProxyType(
+    {"completion": True, "streaming": True, "tools": False, "vision": False, "embedding": False}
+)
 
 
 def model(listed: Listed) -> dict[str, object]:
@@ -16,6 +22,9 @@ def model(listed: Listed) -> dict[str, object]:
         "created": listed.created,
         "owned_by": "omlx",
         "context_window": listed.window,
+        "root": listed.root or listed.id,
+        "profile": listed.profile,
+        "capabilities": dict(CAPABILITIES),
     }
 
 

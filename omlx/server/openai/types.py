@@ -110,3 +110,4 @@ class ChatRequest(msgspec.Struct):
     tools: list[msgspec.Raw] | None = None
     functions: list[msgspec.Raw] | None = None
     modalities: list[str] | None = None
+    service_tier: str | None = None

@@ -22,19 +22,16 @@ from tests.live import Live
 # What the kills of the soak themselves make a server say.
 _EXPECTED = re.compile(r"ended with exit code -9|refused: 5\d\d|The engine process ended")
 _READY_S = 90.0
-_NOTICE_S = 5.0
 _STOP_S = 60.0
 _ORPHAN_S = 20.0  # what an engine without its server may take to end
 
 
 @dataclass
 class Disturbance:
-    """From when until when requests may break, of one model or of all."""
+    """From when until when requests may break."""
 
     start: float
-    model: str | None = None
     end: float = float("inf")
-    is_known: bool = True  # whether `model` is right by now
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,8 @@ class Server:
         life = Life(self.name, len(self.lives), options, time.monotonic())
         self.lives.append(life)
         flat = [text for pair in options.items() for text in pair]
-        self.live = Live("--port", str(self.port), *self._args, *flat, home=self._home, wait=False)
+        args = ("--port", str(self.port), "--preload", "always", *self._args, *flat)
+        self.live = Live(*args, home=self._home, wait=False)
         if wait:
             self.wait_models()
 
@@ -128,13 +126,10 @@ class Server:
         self._ready.set()
 
     def _find_engines(self, live: Live) -> dict[str, Engine]:
-        """The engines in the order in which the models were started."""
-        children = psutil.Process(live.process.pid).children(recursive=True)
-        engines = [c for c in children if "omlx.engine.process" in c.cmdline()]
-        engines.sort(key=lambda process: (process.create_time(), process.pid))
-        assert len(engines) == len(self.models), engines
-        found = [Engine(process.pid, process.create_time()) for process in engines]
-        return dict(zip(sorted(self.models), found, strict=True))
+        """The engine of each model."""
+        pids = {model["id"]: model["pid"] for model in live.status()["models"]}
+        assert sorted(pids) == sorted(self.models), pids
+        return {name: Engine(pid, psutil.Process(pid).create_time()) for name, pid in pids.items()}
 
     @property
     def is_alive(self) -> bool:
@@ -150,22 +145,9 @@ class Server:
         """Wait for the next time that it takes requests."""
         self._ready.wait()
 
-    def may_have_broken(self, model: str, since: float) -> bool:
-        """Whether a kill may have broken a request for a model that began at `since`."""
-        for disturbance in list(self._disturbances):
-            if disturbance.end < since:
-                continue
-            deadline = time.monotonic() + _NOTICE_S
-            while not disturbance.is_known and time.monotonic() < deadline:
-                time.sleep(0.05)
-            if disturbance.model in (None, model):
-                return True
-        return False
-
-    def _disturb(self, disturbance: Disturbance) -> None:
-        if disturbance.model is None:
-            self._ready.clear()
-        self._disturbances.append(disturbance)
+    def may_have_broken(self, since: float) -> bool:
+        """Whether the end of a server may have broken a request that began at `since`."""
+        return any(disturbance.end >= since for disturbance in list(self._disturbances))
 
     def kill(self, how: str) -> None:
         """End this life: "server", "all", "engine" or "stop"."""
@@ -175,7 +157,8 @@ class Server:
         engines = list(life.engines.values()) or list(self._loading_engines(live))
         if how == "engine" and life.engines:
             self._kill_engine(live, life)
-        self._disturb(Disturbance(time.monotonic()))
+        self._ready.clear()
+        self._disturbances.append(Disturbance(time.monotonic()))
         if how in ("server", "all"):
             live.process.kill()
             for engine in engines if how == "all" else ():
@@ -203,25 +186,20 @@ class Server:
         return []
 
     def _kill_engine(self, live: Live, life: Life) -> None:
-        """Kill one engine, let the server go on without it for a while."""
+        """Kill one engine, which the server starts again: no request may break."""
         model = self._rng.choice(sorted(life.engines))
-        disturbance = Disturbance(time.monotonic(), model, is_known=False)
-        self._disturb(disturbance)
+        life.end = f"engine {model}"
         with suppress(ProcessLookupError):
             os.kill(life.engines[model].pid, signal.SIGKILL)
-        deadline = time.monotonic() + _NOTICE_S
-        failed: list[str] = []
-        while not failed and time.monotonic() < deadline:
-            states = {one["id"]: one["state"] for one in live.status()["models"]}
-            failed = [name for name, state in states.items() if state == "failed"]
+        deadline = time.monotonic() + _READY_S
+        while time.monotonic() < deadline:
+            found = {one["id"]: one for one in live.status()["models"]}[model]
+            if found["restarts"] and found["state"] == "ready":
+                break
             time.sleep(0.05)
-        if len(failed) == 1:
-            disturbance.model = failed[0]
         else:
-            self.problems.append(f"{self.name}: a killed engine is not noticed: {failed}")
-            disturbance.model = None
-        disturbance.is_known = True
-        life.end = f"engine {disturbance.model}"
+            self.problems.append(f"{self.name}: {model} is not started again after a kill")
+        life.engines = self._find_engines(live)
         time.sleep(self._rng.uniform(2, 6))
 
     def join(self) -> None:

@@ -284,7 +284,7 @@ class Client:
             self._check(prompt, wish, answer, server)
             if not answer.problem or answer.has_left:
                 break
-            if not server.may_have_broken(wish.model, started):
+            if not server.may_have_broken(started):
                 self._tally.tell("errors", _example(prompt, wish, answer, server))
                 break
             self._tally.add(broken_by_a_kill=1)

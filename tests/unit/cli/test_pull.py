@@ -1,8 +1,10 @@
 """How a pull is shown, and that `serve --demo` and `model pull demo` ask for one."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from rich.console import Console
 
@@ -11,6 +13,7 @@ from omlx.cli.pull import PlainReport, reporting
 from omlx.cli.view.bars import Bars
 from omlx.errors import ModelError
 from omlx.models.demo import DEMO_ID, Progress, Stage
+from tests.fakes.hub import COMMIT, FakeHub, model_files, serving
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_model import add_model
 from tests.unit.cli.test_serve import FakeServer, server
@@ -116,3 +119,69 @@ def test_serve_demo_also_serves_folders_that_were_named(
     add_model(tmp_path / "mine" / "another")
     assert cli("serve", "--demo", "--model-dir", str(tmp_path / "mine")).code == 0
     assert server.ids == [DEMO_ID, "another"]
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with serving(FakeHub(repos={"org/name": model_files()})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+    huggingface_hub.close_session()
+
+
+def test_model_pull_from_a_hub(cli: Cli, home: Path, fake_hub: FakeHub) -> None:
+    outcome = cli("model", "pull", "org/name")
+    assert (outcome.code, outcome.out) == (0, f"{home}/models/org/name\n")
+    lines = outcome.err.splitlines()
+    assert lines[0] == "download 0 B of 1.0 MB"
+    assert lines[-2:] == [
+        "download 1.0 MB of 1.0 MB",
+        f"org/name at commit {COMMIT[:12]}: fetched 1.0 MB",
+    ]
+    again = cli("model", "pull", "org/name")
+    assert again.err == f"org/name at commit {COMMIT[:12]}: up to date\n"
+    assert "name" in cli("model", "list").out
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("demi", 2, "error: 'demi' names no model: expected OWNER/NAME"),
+        ("org/none", 1, "error: there is no model org/none at http://127.0.0.1:"),
+        ("org/name@v7", 1, "error: org/name has no revision 'v7'"),
+    ],
+)
+def test_model_pull_of_what_is_not_there(
+    cli: Cli, fake_hub: FakeHub, name: str, code: int, said: str
+) -> None:
+    outcome = cli("model", "pull", name)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert outcome.err.startswith(said)
+    assert "hint: " in outcome.err
+
+
+def test_an_architecture_is_looked_at_before_the_weights(cli: Cli, fake_hub: FakeHub) -> None:
+    fake_hub.repos["org/name"]["config.json"] = b'{"model_type": "whisper"}'
+    outcome = cli("model", "pull", "org/name")
+    assert outcome.code == 1
+    assert "does not know its architecture, 'whisper'" in outcome.err
+    assert fake_hub.asked_for("model.safetensors") == []
+    assert cli("model", "pull", "org/name", "--any-architecture").code == 0
+
+
+def test_a_model_that_is_too_large_to_serve_here_is_a_warning(
+    cli: Cli, fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "can't be served here" not in cli("model", "pull", "org/name").err
+    fake_hub.commits["org/name", "main"] = COMMIT[::-1]
+    fake_hub.said_sizes["model.safetensors"] = 900 * 10**12
+    outcome = cli("model", "pull", "org/name")
+    assert outcome.err.startswith("warning: it has 900.0 TB of weights, and engine.memory_limit")
+    assert "error: there is no room for org/name in " in outcome.err
+
+
+def test_model_pull_into_the_hub_cache(cli: Cli, tmp_path: Path, fake_hub: FakeHub) -> None:
+    outcome = cli("model", "pull", "org/name", "--into-hub-cache")
+    folder = tmp_path / "hub-cache" / "models--org--name" / "snapshots" / COMMIT
+    assert (outcome.code, outcome.out) == (0, f"{folder}\n")
+    assert "hub cache" in cli("model", "list").out

@@ -168,6 +168,72 @@ def test_short_prompts_share_a_step_and_long_ones_take_turns(batch: Batch) -> No
     assert ("c", 11) in [(p.row_id, p.done) for p in batch.step()[0]]
 
 
+def test_a_piece_of_a_chunk_ends_on_its_own_grid_and_then_on_the_chunks(batch: Batch) -> None:
+    batch.insert(row("a", prompt(100), num_cached=0))
+    grains = [8, 16, 32, 4, 32, 32, 32, 32]
+    seen = [0]
+    for grain in grains:
+        batch.step(["a"], grain)
+        seen.append(99 - batch.num_left("a"))
+    # 8 of the first 32, 8 to the grid of 16, the rest of the chunk, 4, the rest, a chunk, the end.
+    assert seen == [0, 8, 16, 32, 36, 64, 96, 99, 99]
+
+
+def test_only_the_chosen_prompts_compute_and_one_that_is_done_decodes(batch: Batch) -> None:
+    for name in "ab":
+        batch.insert(row(name, prompt(40)))
+    for _ in range(3):
+        batch.step(["b"], CHUNK)
+    assert (batch.num_left("a"), batch.num_left("b")) == (39, 0)
+    tokens = [batch.step([], CHUNK)[1] for _ in range(3)]
+    assert {t.row_id for step in tokens for t in step} == {"b"}
+    assert batch.num_left("gone") == 0
+
+
+@pytest.mark.parametrize("num_decoded", range(5))
+def test_the_next_token_is_there_before_its_step(
+    batch: Batch, model: Any, num_decoded: int
+) -> None:
+    """What `take_next` gives, and that the rows that stay don't notice."""
+    for name in "ab":
+        batch.insert(row(name, prompt(20, ord(name)), max_tokens=6))
+    alone = ids(run(batch)["a"])
+    stays = prompt(20, ord("b"))
+    batch.insert(row("b", stays, max_tokens=6))
+    other = ids(run(batch)["b"])
+    for name in "ab":
+        batch.insert(row(name, prompt(20, ord(name)), max_tokens=6))
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    while len(seen["a"]) < num_decoded or not batch._by_uid:
+        for token in batch.step()[1]:
+            seen[token.row_id].append(token.token)
+    num_cached = batch.num_cached("a")
+    taken = batch.take_next("a")
+    assert taken is not None
+    assert [*seen["a"], taken.token] == alone[: len(seen["a"]) + 1]
+    assert taken.num_cached == num_cached == 20 + len(seen["a"])
+    assert (taken.finish, taken.final) == ("length" if len(seen["a"]) == 5 else None, None)
+    seen["b"] += ids(run(batch)["b"])
+    assert seen["b"] == other
+
+
+def test_the_next_token_may_be_a_stop(batch: Batch) -> None:
+    tokens, new = distinct(batch, 4)
+    batch.insert(row("a", tokens, stop=[new[1:3]]))
+    seen: list[int] = []
+    while len(seen) < 2:
+        seen += ids(batch.step()[1])
+    taken = batch.take_next("a")
+    assert taken is not None and (taken.token, taken.finish) == (new[2], "stop")
+
+
+def test_a_prompt_has_no_next_token(batch: Batch) -> None:
+    batch.insert(row("a", prompt(90)))
+    batch.step()
+    assert batch.take_next("a") is None
+    assert len(batch) == 0
+
+
 def test_tokens_are_what_the_state_covers(batch: Batch, model: Any) -> None:
     """After each step: as many tokens as positions, and the state is theirs."""
     batch.insert(row("a", prompt(40), max_tokens=4))

@@ -78,6 +78,7 @@ SNAPSHOT = EngineSnapshot(
     finished_requests=5,
     failed_requests=6,
     generated_tokens=7,
+    preemptions=8,
     decode_tokens_per_s=8.5,
     prefill_tokens_per_s=9.5,
     cache_note="off by setting",
@@ -146,6 +147,9 @@ requests = st.builds(
     head=st.integers(0, 2**31),
     store=st.sampled_from(StorePolicy),
     request_class=st.sampled_from(RequestClass),
+    emitted=st.lists(st.integers(0, 2**32 - 1)).map(tuple),
+    tenant=st.text(max_size=20),
+    repetition_guard=st.integers(0, 10**6),
 )
 
 

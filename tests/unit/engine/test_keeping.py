@@ -4,7 +4,7 @@ import pytest
 
 from omlx.cache.policy import StorePolicy
 from omlx.engine.request import FinishReason
-from omlx.engine.scheduler import Stage
+from omlx.engine.turns import Stage
 from tests.fakes.cache import Rig
 from tests.fakes.loop import LoopRig
 

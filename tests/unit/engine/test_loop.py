@@ -12,7 +12,7 @@ from omlx.engine.request import (
     Prefilled,
     SamplingParams,
 )
-from omlx.engine.scheduler import Stage
+from omlx.engine.turns import Stage
 from tests.fakes.batch import solo
 from tests.fakes.cache import BLOCK_BYTES, Rig
 from tests.fakes.fs import MemoryFileSystem
@@ -152,8 +152,8 @@ def abort_loading(rig: LoopRig) -> Outcome:
 
 
 def abort_ready(rig: LoopRig) -> Outcome:
-    rig.submit([*range(30, 49), *LONG], 9)
-    outcome = rig.submit(LONG, 9)
+    rig.submit(LONG, 9)
+    outcome = rig.submit([*range(30, 49), *LONG], 9)
     rig.until_stage(outcome, Stage.READY)
     return outcome
 

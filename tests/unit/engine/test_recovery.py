@@ -3,7 +3,7 @@
 import pytest
 
 from omlx.engine.request import FailureCode, FinishReason
-from omlx.engine.scheduler import Stage
+from omlx.engine.turns import Stage
 from tests.fakes.batch import solo
 from tests.fakes.cache import Rig
 from tests.fakes.loop import NUM_VOCAB, LoopRig, assert_as_solo
@@ -66,7 +66,7 @@ def test_a_request_that_fails_twice_is_given_up_and_others_go_on() -> None:
     bad, good = rig.submit(LONG), rig.submit(LONG)
     rig.batch.poison.add(bad.request.id)
     rig.until()
-    assert bad.code is FailureCode.ENGINE
+    assert bad.code is FailureCode.CRASH
     assert rig.batch.num_resets == 2
     assert_as_solo(good)
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from omlx.engine.request import FailureCode, FinishReason
+from omlx.engine.request import FailureCode, FinishReason, RequestClass
 from tests.fakes.batch import solo
 from tests.fakes.cache import BLOCK_BYTES, Rig
 from tests.fakes.loop import NUM_VOCAB, LoopRig, Outcome
@@ -37,10 +37,18 @@ class Schedule(LoopMachine):
         self.aborted: set[str] = set()
         self.num_failures = 0
 
-    @rule(tokens=PROMPTS, max_tokens=st.integers(1, 9), stop_at=st.integers(0, 20))
-    def submit(self, tokens: list[int], max_tokens: int, stop_at: int) -> None:
+    @rule(
+        tokens=PROMPTS,
+        max_tokens=st.integers(1, 9),
+        stop_at=st.integers(0, 20),
+        request_class=st.sampled_from(RequestClass),
+    )
+    def submit(
+        self, tokens: list[int], max_tokens: int, stop_at: int, request_class: RequestClass
+    ) -> None:
         new, _ = solo(tokens, 21, NUM_VOCAB)
-        self.rig.submit(tokens, max_tokens, [new[stop_at : stop_at + 2]])
+        stop = [new[stop_at : stop_at + 2]]
+        self.rig.submit(tokens, max_tokens, stop, request_class=request_class)
 
     @rule()
     def submit_nothing(self) -> None:
@@ -77,7 +85,7 @@ class Schedule(LoopMachine):
         delivered = new[:-1] if reason == "stop" else new
         if outcome.reason is FinishReason.ABORT:
             assert request.id in self.aborted
-        elif outcome.code is FailureCode.ENGINE:
+        elif outcome.code in (FailureCode.ENGINE, FailureCode.CRASH):
             assert self.num_failures >= 2
         elif outcome.code is FailureCode.OVERLOADED:
             assert outcome.kinds == ["Failed"]

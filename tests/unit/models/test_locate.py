@@ -4,11 +4,13 @@ Knows nothing about loading them.
 """
 
 import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from omlx.models.locate import DEMO_ID, Discovery, discover, resolve
+from omlx.models.locate import DEMO_ID, Discovery, Source, discover, resolve
 from tests.unit.models.tiny import write_json
 
 CONFIG = {"model_type": "llama", "max_position_embeddings": 512, "torch_dtype": "bfloat16"}
@@ -177,3 +179,86 @@ def test_a_broken_model_is_skipped_and_said(
     assert found.problems[0].path == tmp_path / "bad"
     assert reason in found.problems[0].reason
     assert reason in caplog.text
+
+
+def cached(
+    cache: Path, repo: str, revision: str, *, main: bool = False, config: object = CONFIG
+) -> Path:
+    """A snapshot in a Hugging Face cache: links to blobs, as its tools make them."""
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    blobs = folder / "blobs"
+    blobs.mkdir(exist_ok=True)
+    write_json(blobs / f"config-{revision}", config)
+    (blobs / f"weights-{revision}").write_bytes(bytes(10))
+    (snapshot / "config.json").symlink_to(f"../../blobs/config-{revision}")
+    (snapshot / "model.safetensors").symlink_to(f"../../blobs/weights-{revision}")
+    if main:
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text(revision)
+    return snapshot
+
+
+def test_the_hub_cache(tmp_path: Path) -> None:
+    old = cached(tmp_path, "org/name", "a" * 40)
+    new = cached(tmp_path, "org/name", "b" * 40, main=True)
+    os.utime(old, (2 * 10**9, 2 * 10**9))
+    (entry,) = discover([], hub_cache=tmp_path).models
+    assert (entry.id, entry.path, entry.source) == ("name", new, Source.HUB_CACHE)
+    assert entry.revision == "b" * 40
+    assert resolve([entry], "org/name") == entry
+
+
+def test_without_main_the_newest_snapshot_with_a_model_counts(tmp_path: Path) -> None:
+    old = cached(tmp_path, "org/name", "a" * 40)
+    newer = cached(tmp_path, "org/name", "b" * 40)
+    empty = tmp_path / "models--org--name" / "snapshots" / ("c" * 40)
+    empty.mkdir()
+    for at, folder in enumerate((old, newer, empty)):
+        os.utime(folder, (10**9 + at, 10**9 + at))
+    (entry,) = discover([], hub_cache=tmp_path).models
+    assert entry.path == newer
+
+
+def test_a_broken_link_in_the_hub_cache(tmp_path: Path) -> None:
+    snapshot = cached(tmp_path, "org/name", "a" * 40, main=True)
+    (snapshot / "model.safetensors").resolve().unlink()
+    found = discover([], hub_cache=tmp_path)
+    assert not found.models
+    assert found.problems[0].reason.startswith("the weights are incomplete")
+
+
+def test_other_things_in_the_hub_cache_are_no_problem(tmp_path: Path) -> None:
+    cached(tmp_path, "org/speech", "a" * 40, main=True, config={"model_type": "whisper"})
+    cached(tmp_path, "org/name", "a" * 40, main=True)
+    (tmp_path / "datasets--org--data" / "snapshots" / "x").mkdir(parents=True)
+    (tmp_path / "models--org--nothing").mkdir()
+    (tmp_path / "models--file").write_text("")
+    found = discover([], hub_cache=tmp_path, why_not=not_whisper)
+    assert (ids(found), found.problems) == (["name"], ())
+    found = discover([tmp_path / "models--org--speech"], why_not=not_whisper)
+    assert [problem.reason for problem in found.problems] == ["no speech"]
+
+
+def not_whisper(config: Mapping[str, object]) -> str | None:
+    return "no speech" if config.get("model_type") == "whisper" else None
+
+
+def test_one_name_in_a_folder_and_in_the_hub_cache(tmp_path: Path) -> None:
+    model(tmp_path / "models" / "mine" / "name")
+    cached(tmp_path / "hub", "org/name", "a" * 40, main=True)
+    found = discover([tmp_path / "models"], hub_cache=tmp_path / "hub")
+    assert ids(found) == ["mine/name", "org/name"]
+
+
+def test_a_hub_cache_that_is_not_there(tmp_path: Path) -> None:
+    assert discover([], hub_cache=tmp_path / "none") == Discovery((), ())
+    (tmp_path / "file").write_text("")
+    assert discover([], hub_cache=tmp_path / "file") == Discovery((), ())
+
+
+def test_the_hub_cache_named_as_a_folder_counts_once(tmp_path: Path) -> None:
+    cached(tmp_path, "org/name", "a" * 40, main=True)
+    (entry,) = discover([tmp_path], hub_cache=tmp_path).models
+    assert entry.source is Source.FOLDER

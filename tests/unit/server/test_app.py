@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import EngineState, FinishReason
 from omlx.server.context import Timing
-from omlx.settings.schema import Scheduler, Server
+from omlx.settings.engines import Scheduler
+from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, ScriptedEngine, say, silent
 from tests.fakes.server import Plan, entry, running
 from tests.unit.server import strict
@@ -286,6 +288,8 @@ def test_model_lists():
         ([EngineState.LOADING, EngineState.READY], 200, "ready"),
         ([EngineState.FAILED, EngineState.READY], 200, "ready"),
         ([EngineState.FAILED, EngineState.STOPPED], 503, "failed"),
+        ([EngineState.FAILED, EngineState.UNLOADED], 200, "ready"),
+        ([EngineState.UNLOADED, EngineState.LOADING], 503, "loading"),
     ],
 )
 def test_health(states, status, word, two_models):
@@ -296,9 +300,55 @@ def test_health(states, status, word, two_models):
     assert response.json() == {
         "status": word,
         "models": [
-            {"id": name, "state": state.value} for name, state in zip("ab", states, strict=True)
+            {"id": name, "state": state.value, "last_step_age_s": None, "is_stalled": False}
+            for name, state in zip("ab", states, strict=True)
         ],
     }
+
+
+def test_a_stalled_engine_is_no_ready_one(two_models):
+    """M10"""
+    pool = two_models.service.context.pool
+    for engine in two_models.plan.engines:
+        engine.become(EngineState.READY)
+    pool.healths["a"] = EngineHealth(last_step_age_s=99.0, is_stalled=True)
+    assert two_models.http.get("/health").json()["status"] == "ready", "b can be asked"
+    pool.healths["b"] = EngineHealth(last_step_age_s=50.0, is_stalled=True)
+    response = two_models.http.get("/health")
+    assert (response.status_code, response.json()["status"]) == (503, "stalled")
+    assert [m["last_step_age_s"] for m in response.json()["models"]] == [99.0, 50.0]
+    text = two_models.http.get("/metrics").text
+    assert 'omlx_engine_last_step_age_seconds{model="a"} 99.0' in text
+    pool.healths.clear()
+
+
+def test_load_and_unload(two_models):
+    pool = two_models.service.context.pool
+    pool.engines["b"].become(EngineState.UNLOADED)
+    response = two_models.http.post("/v1/models/b/load")
+    assert (response.status_code, response.json()) == (200, {"id": "b", "state": "ready"})
+    pool.healths["b"] = EngineHealth(num_live=2)
+    response = two_models.http.post("/v1/models/b/unload")
+    assert response.status_code == 409
+    assert "'b' has 2 requests" in response.json()["error"]["message"]
+    pool.healths.clear()
+    response = two_models.http.post("/v1/models/b/unload", json={})
+    assert (response.status_code, response.json()) == (200, {"id": "b", "state": "unloaded"})
+    for path in ("c/load", "b/stop", "load", "b"):
+        assert two_models.http.post(f"/v1/models/{path}").status_code == 404
+
+
+def test_a_load_that_is_refused_says_why(two_models):
+    pool = two_models.service.context.pool
+    pool.load = lambda model_id: None
+    pool.engines["b"].become(EngineState.UNLOADED)
+    for reason, shown in (("it is too large", "it is too large"), ("", "unloaded again")):
+        pool.refusals["b"] = reason
+        response = two_models.http.post("/v1/models/b/load")
+        assert response.status_code == 503
+        assert shown in response.json()["error"]["message"]
+    pool.refusals.clear()
+    del pool.load
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +392,7 @@ def test_metrics_and_status(server):
 
 
 def test_the_queue_has_an_end():
-    """429 with Retry-After, before anything is submitted."""
+    """429 with Retry-After, 529 for Anthropic's clients, before anything is submitted."""
     plan = Plan(scheduler=Scheduler(max_concurrent_requests=1, max_queue=1))
     plan.engines[0].script = silent
     with running(plan) as server:
@@ -352,7 +402,7 @@ def test_the_queue_has_an_end():
         with first, second:
             server.engine.wait_for(lambda engine: len(engine.submitted) == 2)
             response = server.message()
-            assert refused(response, 429, "rate_limit_error")
+            assert refused(response, 529, "overloaded_error")
             assert response.headers["retry-after"] == "1"
             refused(server.chat(), 429, "", "rate_limit_error")
             assert len(server.engine.submitted) == 2

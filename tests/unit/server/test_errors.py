@@ -23,7 +23,7 @@ TYPES = [
     (408, "timeout_error", "timeout_error"),
     (413, "invalid_request_error", "request_too_large"),
     (415, "invalid_request_error", "invalid_request_error"),
-    (429, "rate_limit_error", "rate_limit_error"),
+    (429, "rate_limit_error", "overloaded_error"),
     (500, "server_error", "api_error"),
     (503, "server_error", "overloaded_error"),
 ]

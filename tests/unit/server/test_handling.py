@@ -33,11 +33,49 @@ BODY = {"model": "fake", "max_tokens": 5, "messages": [{"role": "user", "content
 def test_the_request_comes_first_then_its_class_then_the_setting(
     headers: dict[str, str], setting: str, policy: StorePolicy
 ) -> None:
-    assert handling(headers).policy(setting) is policy
+    wanted = handling(headers)
+    assert wanted.policy(setting, wanted.class_of(None, "normal")) is policy
 
 
-def test_nothing_said_is_an_interactive_request() -> None:
-    assert handling({}) == Handling(None, RequestClass.INTERACTIVE)
+@pytest.mark.parametrize(
+    ("header", "in_body", "setting", "found"),
+    [
+        ({}, None, "normal", RequestClass.NORMAL),
+        ({}, None, "batch", RequestClass.BATCH),
+        ({}, RequestClass.INTERACTIVE, "batch", RequestClass.INTERACTIVE),
+        ({"x-omlx-class": "Normal"}, RequestClass.INTERACTIVE, "batch", RequestClass.NORMAL),
+    ],
+)
+def test_the_class_is_that_of_the_header_then_the_body_then_the_setting(
+    header: dict[str, str], in_body: RequestClass | None, setting: str, found: RequestClass
+) -> None:
+    assert handling(header).class_of(in_body, setting) is found
+    assert handling({}) == Handling(None, None)
+
+
+@pytest.mark.parametrize(
+    ("tier", "found"),
+    [
+        ("priority", RequestClass.INTERACTIVE),
+        ("flex", RequestClass.BATCH),
+        ("auto", RequestClass.NORMAL),
+        ("default", RequestClass.NORMAL),
+        ("nonsense", RequestClass.NORMAL),
+        (None, RequestClass.NORMAL),
+    ],
+)
+def test_a_service_tier_is_a_class(server: Running, tier: str | None, found: RequestClass) -> None:
+    path = "/v1/chat/completions"
+    assert server.http.post(path, json={**BODY, "service_tier": tier}).status_code == 200
+    assert server.engine.submitted[-1].request_class is found
+
+
+def test_sessions_are_tenants_and_without_one_addresses(server: Running) -> None:
+    headers = {"x-claude-code-session-id": "abc"}
+    assert server.http.post("/v1/messages", json=BODY, headers=headers).status_code == 200
+    assert server.http.post("/v1/messages", json=BODY).status_code == 200
+    tenants = [request.tenant for request in server.engine.submitted]
+    assert tenants == ["session abc", "address 127.0.0.1"]
 
 
 @pytest.mark.parametrize("name", ["X-Omlx-Cache-Store", "X-Omlx-Class"])
@@ -60,8 +98,8 @@ def test_headers_reach_the_engine(server: Running, path: str) -> None:
     found = [(request.store, request.request_class) for request in server.engine.submitted]
     assert found == [
         (MEMORY, RequestClass.BATCH),
-        (OFF, RequestClass.INTERACTIVE),
-        (ALL, RequestClass.INTERACTIVE),
+        (OFF, RequestClass.NORMAL),
+        (ALL, RequestClass.NORMAL),
     ]
 
 

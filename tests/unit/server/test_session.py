@@ -313,7 +313,7 @@ def test_one_call_of_the_engine_wakes_the_loop_once():
         loop.call_soon_threadsafe = lambda *args: (calls.append(args), original(*args))
         inboxes = [hub.open(name, lambda: None) for name in ("a", "b")]
         await asyncio.to_thread(listen, [Token("a", 1), Token("b", 2), Token("a", 3)])
-        woken = [args for args in calls if args[0] == hub._deliver]
+        woken = [args for args in calls if args[0] == hub._deliver_batch]
         loop.call_soon_threadsafe = original
         assert len(woken) == 1
         assert [inbox.qsize() for inbox in inboxes] == [2, 1]

@@ -157,7 +157,8 @@ def test_scopes_refuse_what_is_not_theirs(tmp_path: Path) -> None:
     beside = _toml(tmp_path, "server.port = 1\n[model.a]\nx = 1\n", Scope.ONE_MODEL)
     assert beside.problems == (
         "f.toml:1: 'server.port' cannot be set for one model",
-        "f.toml:2: unknown key 'model'; known: context_window, cache, sampling",
+        "f.toml:2: unknown key 'model'; known: context_window, thinking, cache, scheduler, engine, "
+        "sampling, profile",
     )
 
 

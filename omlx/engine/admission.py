@@ -1,0 +1,132 @@
+"""Whether the state of requests fits in memory: arithmetic on predicted bytes.
+
+Knows nothing about mlx, batches, or where the limit comes from. Nothing here latches: the same
+requests get the same answer, and what a failed allocation taught is forgotten step by step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from omlx.units import format_size
+
+_STEP = 256  # tokens by which the buffers of keys and values grow
+_LEAST_ROOM = 16  # prompt tokens of a step; fewer need as much
+_DECAY = 0.05  # weight of a smaller peak; a larger one counts at once
+_SHORTAGES = ("allocate", "out of memory", "insufficient memory", "outofmemory", "cudamalloc")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a model: its weights, what a row needs for each token, and what it needs at all."""
+
+    weights: int = 0
+    token: int = 0
+    row: int = 0
+
+
+def nothing_held() -> int:
+    """The bytes of a model without a cache."""
+    return 0
+
+
+def nothing_released(num_bytes: int) -> None:
+    """What a model without a cache gives back."""
+
+
+class Admission:
+    """Predicts what rows need; engine thread only."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        limit_bytes: int,
+        *,
+        held: Callable[[], int] = nothing_held,
+        release: Callable[[int], None] = nothing_released,
+    ) -> None:
+        """`held` says what the cache holds in memory, `release` gives so many bytes of it back."""
+        self._sizes = sizes
+        self._limit = limit_bytes
+        self._limit_now = limit_bytes
+        self._held = held
+        self._release = release
+        self._peaks: dict[int, float] = {}
+
+    def rows_bytes(self, lengths: Sequence[int]) -> int:
+        """What rows with so many tokens need: a batch is padded to its longest."""
+        if not lengths:
+            return 0
+        longest = max(lengths) + _STEP
+        longest += -longest % _STEP
+        return len(lengths) * (self._sizes.row + self._sizes.token * longest)
+
+    def _need(self, lengths: Sequence[int], room: int) -> int:
+        return self._sizes.weights + self.rows_bytes(lengths) + self._scratch(room)
+
+    def _scratch(self, room: int) -> int:
+        """What a step of so many prompt tokens needs beside the state, as far as it was seen."""
+        if not self._peaks:
+            return 0
+        nearest = min(self._peaks, key=lambda known: abs(known - room))
+        return int(self._peaks[nearest] * room / nearest)
+
+    def fits(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of so many tokens can be in work together; the cache makes way for them."""
+        need = self._need(lengths, _LEAST_ROOM)
+        if need > self._limit_now:
+            return False
+        excess = need + self._held() - self._limit_now
+        if excess > 0:
+            self._release(excess)
+        return True
+
+    def room(self, lengths: Sequence[int], room: int) -> int:
+        """How many prompt tokens of `room` a step can compute beside rows of so many tokens."""
+        while room // 2 >= _LEAST_ROOM and self._need(lengths, room) > self._limit_now:
+            room //= 2
+        return room
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens one row alone may have, prompt and answer; None without a limit."""
+        if not self._sizes.token:
+            return None
+        left = self._limit - self._sizes.weights - self._sizes.row
+        return max(0, left // self._sizes.token // _STEP * _STEP - _STEP)
+
+    def refusal(self, num_tokens: int) -> str:
+        """Why a prompt of so many tokens can never run; empty if it can."""
+        most = self.most_tokens
+        if most is None or num_tokens < most:
+            return ""
+        state = format_size(self.rows_bytes([num_tokens]))
+        weights, limit = format_size(self._sizes.weights), format_size(self._limit)
+        return (
+            f"the prompt of {num_tokens} tokens needs {state} of memory for its state; the model "
+            f"takes {weights} of the limit of {limit}. At most {most} tokens fit; a larger "
+            f"`engine.memory_limit` allows more"
+        )
+
+    def stepped(self, room: int, peak_bytes: int) -> None:
+        """A step of so many prompt tokens needed so much more than was held before (mutates)."""
+        if not room:
+            return
+        known = self._peaks.get(room, 0.0)
+        weight = 1.0 if peak_bytes > known else _DECAY
+        self._peaks[room] = known + (peak_bytes - known) * weight
+
+    def failed(self, lengths: Sequence[int]) -> None:
+        """There was not enough memory for rows of so many tokens: half as much counts as the limit
+        until rows have finished (mutates)."""
+        self._limit_now = min(self._limit_now, self._sizes.weights + self.rows_bytes(lengths) // 2)
+
+    def relaxed(self) -> None:
+        """A row has finished: trust half as much more of the limit again (mutates)."""
+        more = max(0, self._limit_now - self._sizes.weights) // 2 + 1
+        self._limit_now = min(self._limit, self._limit_now + more)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory could not be allocated."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(word in text for word in _SHORTAGES)
