@@ -198,9 +198,10 @@ class Batch:
         return chosen
 
     def _prefill(self, chosen: Collection[str], grain: int) -> list[RowProgress]:
-        """Launch what may be computed, then take up what was launched before."""
-        progress: list[RowProgress] = []
-        for row_id, row in list(self._rows.items()):
+        """Launch what may be computed, then take up what was launched before: the device has a
+        piece of one prompt to compute while the host waits for the last one of another."""
+        running: list[tuple[str, _Row, Prefill]] = []
+        for row_id, row in self._rows.items():
             prefill = row.prefill
             if prefill is None:
                 continue
@@ -209,6 +210,9 @@ class Batch:
                 continue
             if prefill.next_size and row_id in chosen:
                 prefill.launch(grain)
+            running.append((row_id, row, prefill))
+        progress: list[RowProgress] = []
+        for row_id, row, prefill in running:
             finished = prefill.wait()
             if finished:
                 done, covers = prefill.num_done, prefill.num_cached

@@ -40,9 +40,11 @@ def ask(live: Live, name: str, text: str = "Hello.") -> str:
     return answer["choices"][0]["message"]["content"]
 
 
-def test_m4_second_model_evicts_the_first(two: Path, tmp_path: Path, figure: Figure) -> None:
-    size = sum(file.stat().st_size for file in (two / "one").glob("*.safetensors"))
-    args = ("--model-dir", str(two), "--memory-limit", str(int(1.5 * size)))
+def test_m4_second_model_evicts_the_first(demo: Path, tmp_path: Path, figure: Figure) -> None:
+    size = sum(file.stat().st_size for file in demo.glob("*.safetensors"))
+    for name in ("one", "two"):
+        shutil.copytree(demo, tmp_path / "models" / name)
+    args = ("--model-dir", str(tmp_path / "models"), "--memory-limit", str(int(1.5 * size)))
     pids: list[int] = []
     most = 0
     with Live(*args, home=tmp_path) as live:
