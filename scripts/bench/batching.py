@@ -144,9 +144,7 @@ def main():
             "decode_vs_library": [bench.decode_vs_library(rows) for rows in (8, 2)],
             "decode_vs_one": [bench.decode_vs_one(2)],
             "prefill_vs_one": [
-                bench.prefill_vs_one(number, length)
-                for length in args.lengths
-                for number in (2, 4)
+                bench.prefill_vs_one(number, length) for length in args.lengths for number in (2, 4)
             ],
         }
         result["machine"] = machine()

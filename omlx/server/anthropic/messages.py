@@ -195,7 +195,7 @@ class MessageReply:
     def end(self, ended: Ended, usage: Usage) -> bytes:
         """The end of the text block and of the message, with the usage as it really was."""
         out = _event({"type": "content_block_stop", "index": 0}) if self._is_open else b""
-        delta = {"stop_reason": _stop_reason(ended), "stop_sequence": ended.stop}
+        delta = {"stop_reason": _stop_reason(ended), "stop_sequence": ended.stop, **_why(ended)}
         out += _event({"type": "message_delta", "delta": delta, "usage": _usage(usage)})
         return out + _event({"type": "message_stop"})
 
@@ -206,7 +206,8 @@ class MessageReply:
     def whole(self, text: str, ended: Ended, usage: Usage) -> bytes:
         """The body of an answer that isn't streamed."""
         content = [{"type": "text", "text": text}] if text else []
-        return orjson.dumps(self._message(content, _stop_reason(ended), ended.stop, usage))
+        message = self._message(content, _stop_reason(ended), ended.stop, usage)
+        return orjson.dumps(message | _why(ended))
 
     def _message(
         self,
@@ -236,6 +237,12 @@ def _stop_reason(ended: Ended) -> str:
         return "stop_sequence"
     is_cut = ended.reason in (FinishReason.LENGTH, FinishReason.REPETITION)
     return "max_tokens" if is_cut else "end_turn"
+
+
+def _why(ended: Ended) -> dict[str, object]:
+    """What the API has no word for."""
+    is_loop = ended.reason is FinishReason.REPETITION
+    return {"finish_details": {"reason": ended.reason.value}} if is_loop else {}
 
 
 def _usage(usage: Usage) -> dict[str, int]:
