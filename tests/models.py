@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from omlx.models.demo import DEMO_ID, pull_demo
 from tests.fakes import tiny
@@ -23,10 +24,12 @@ def demo_model() -> Path:
     return path
 
 
-def tiny_served_model(folder: Path, *, window: int = 8192) -> Path:
-    """A tiny random llama with the demo model's tokenizer and template, as a model directory."""
+def tiny_served_model(
+    folder: Path, *, window: int = 8192, base: dict[str, Any] = tiny.CONFIGS["llama"]
+) -> Path:
+    """A tiny random model with the demo model's tokenizer and template, as a model directory."""
     demo = demo_model()
-    config = {**tiny.CONFIGS["llama"], "vocab_size": 49152, "max_position_embeddings": window}
+    config = {**base, "vocab_size": 49152, "max_position_embeddings": window}
     path = folder / "tiny"
     tiny.save(tiny.build_config(config), path, config)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
