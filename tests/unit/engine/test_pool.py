@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.lifecycle import Phase
-from omlx.engine.pool import Pool, PoolPolicy, Stay
+from omlx.engine.pool import Pool, PoolPolicy
 from omlx.engine.request import EngineRequest, EngineState, Failed
 from omlx.engine.room import RoomLimits
+from omlx.engine.slot import Stay
 from omlx.models.locate import ModelEntry
 from tests.fakes.child import Clock, FakeChild, Heard
 
