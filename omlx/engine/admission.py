@@ -136,8 +136,8 @@ class Admission:
         self._release(self._held())
 
     def _make_way(self, need: int) -> None:
-        held = self._held()
-        excess = min(held, need + held - self._limit_now)
+        held = self._held()  # and leave room for one short row in any case, as others count on it
+        excess = min(held, max(need, self.least_bytes) + held - self._limit_now)
         if excess > 0:
             self._release(excess)
 

@@ -35,14 +35,14 @@ class Claim:
 
 
 def claim_of(
-    model_id: str, weight_bytes: int, snapshot: EngineSnapshot | None, *, is_leaving: bool = False
+    model_id: str, least_bytes: int, snapshot: EngineSnapshot | None, *, is_leaving: bool = False
 ) -> Claim:
-    """What an engine takes by its latest figures; before there are any, its weights. One that is
-    leaving gives nothing up before it has gone."""
+    """What an engine takes by its latest figures; before there are any, the least that was
+    estimated. One that is leaving gives nothing up before it has gone."""
     if snapshot is None:
-        return Claim(model_id, weight_bytes, weight_bytes, weight_bytes, weight_bytes)
+        return Claim(model_id, least_bytes, least_bytes, least_bytes, least_bytes)
     use = snapshot.memory_use
-    least = max(use.least_bytes, weight_bytes)
+    least = use.least_bytes or least_bytes
     needed = max(least, use.needed_bytes)
     used = needed + use.cache_bytes + snapshot.writes.queued_bytes
     if is_leaving:

@@ -14,6 +14,7 @@ from omlx.engine.supervisor import SupervisedEngine
 from omlx.models.locate import ModelEntry
 
 _log = logging.getLogger("omlx.engine.pool")
+_SHORT_ROW = 512  # tokens that `admission` counts for the shortest one
 _LOADED = (Phase.RUNNING, Phase.PAUSED, Phase.UNLOADING)
 
 
@@ -67,7 +68,8 @@ class Slot:
         """What it takes of the memory, or would if it were loaded."""
         snapshot = self.engine.figures() if self.is_loaded else None
         is_leaving = self.engine.phase is Phase.UNLOADING
-        return claim_of(self.entry.id, self.entry.weight_bytes, snapshot, is_leaving=is_leaving)
+        least_bytes = self.entry.needed_bytes(_SHORT_ROW)
+        return claim_of(self.entry.id, least_bytes, snapshot, is_leaving=is_leaving)
 
     def expire(self, unload_s: float) -> None:
         """Unload it if it has been idle for its time to live."""
