@@ -62,13 +62,15 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolPolicy:
-    """What holds for all engines; `unload_s` is how long one may write what it holds, and
-    `reserve_bytes` is left of the memory for what their processes hold beside arrays."""
+    """What holds for all engines; `unload_s` is how long one may write what it holds, `max_live`
+    how many requests it may have, in its queue or not, and `reserve_bytes` is left of the memory
+    for what their processes hold beside arrays."""
 
     limits: RoomLimits = RoomLimits()
     reserve_bytes: int = 0
     patience: Patience = Patience()
     unload_s: float = 10.0
+    max_live: int | None = None
 
 
 class Pool:
@@ -105,6 +107,7 @@ class Pool:
         engine = SupervisedEngine(
             entry.id,
             lambda: self._new_child(entry.id),
+            max_live=self._policy.max_live,
             patience=self._policy.patience,
             clock=self._clock,
             wake=self._woken.set,
@@ -209,8 +212,7 @@ class Pool:
                 _log.info("unloading %s: requests of others need its memory", slot.entry.id)
 
     def _claims(self, *, but: str = "") -> list[Claim]:
-        slots = self._slots.values()
-        return [slot.claim() for slot in slots if slot.is_loaded and slot.entry.id != but]
+        return [s.claim() for s in self._slots.values() if s.is_loaded and s.entry.id != but]
 
     def _note_wanted(self) -> None:
         for model_id, slot in self._slots.items():
@@ -326,6 +328,7 @@ def process_pool(entries: Sequence[ModelEntry], resolved: Resolved) -> Pool:
             _reserve_bytes(resolved),
             Patience(engine.stall_timeout, engine.step_timeout, engine.load_timeout),
             settings.server.drain_timeout,
+            settings.scheduler.max_concurrent_requests + settings.scheduler.max_queue,
         ),
         spawner=spawner if engine.spare else None,
     )

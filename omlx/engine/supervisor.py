@@ -28,7 +28,8 @@ from omlx.errors import OmlxError
 class SupervisedEngine:
     """Implements Engine over one process after another. `tick` drives it, at least every second.
 
-    `make_child` builds a process without starting it; `wake` is called when a tick is due sooner.
+    `make_child` builds a process without starting it; at most `max_live` requests are taken at a
+    time; `wake` is called when a tick is due sooner.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SupervisedEngine:
         model_id: str,
         make_child: Callable[[], Child],
         *,
+        max_live: int | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         wake: Callable[[], None] = lambda: None,
@@ -46,7 +48,7 @@ class SupervisedEngine:
         self._wake = wake
         self._lock = threading.RLock()
         self._life = Lifecycle(model_id, patience or Patience())
-        self._tickets = Tickets()
+        self._tickets = Tickets(max_live)
         self._listener: Listener | None = None
         self._takes_new = True
         self._idle_since = clock()
@@ -64,13 +66,11 @@ class SupervisedEngine:
         """Take a request; without a process it waits for one."""
         with self._lock:
             why = self._life.refusal(self._clock())
-            failed = Failed(request.id, FailureCode.ENGINE, why) if why else None
-            refused = failed or self._tickets.add(request)
+            refused = _failed(request, why) if why else self._tickets.add(request)
             self._feed()
-            has_process = self._life.child is not None
         if refused is not None:
             self._deliver([refused])
-        elif not has_process:
+        elif self._life.child is None:
             self._wake()
 
     def abort(self, request_id: str) -> None:
@@ -225,6 +225,10 @@ class SupervisedEngine:
         code = child.stop(timeout_s) if child is not None else None
         self.refuse_all("the engine has ended")
         return code
+
+
+def _failed(request: EngineRequest, why: str) -> Failed:
+    return Failed(request.id, FailureCode.ENGINE, why)
 
 
 def _settle(tickets: Tickets, gone: Gone, reason: str) -> list[Event]:
