@@ -146,11 +146,13 @@ class Ceiling:
         return taken <= max(self._limit - joining.least_bytes, least)
 
     def excess(self, claims: Sequence[Claim], *, is_waiting: bool) -> int:
-        """How much more than there is the rows of all engines need, with those that wait."""
-        if self._limit is None:
+        """How much more than there is the rows of all engines need, with those that wait; 0 where
+        each has what it needs."""
+        asked = {c.model_id: c.wanted_bytes if is_waiting else c.needed_bytes for c in claims}
+        is_short = any(asked[i] > told.sent for i, told in self._told.items() if i in asked)
+        if self._limit is None or not is_short:
             return 0
-        asked = sum(c.wanted_bytes if is_waiting else c.needed_bytes for c in claims)
-        return max(0, asked - self._limit)
+        return max(0, sum(asked.values()) - self._limit)
 
     def _note(self, claims: Sequence[Claim]) -> None:
         """Forget engines that are gone, and limits that are in force no more."""

@@ -73,6 +73,20 @@ def test_what_processes_hold_beside_arrays_is_paid_from_the_reserve_first() -> N
         assert told == {"a": share, "b": share}
 
 
+def test_rows_are_in_excess_only_where_one_has_less_than_it_needs() -> None:
+    """Two models that fit with their weights, but not with a row each, are no reason to unload."""
+    ceiling = Ceiling(C)
+    idle = [claim("a", 520), claim("b", 520)]
+    ceiling.begin(idle[0], [])
+    ceiling.begin(idle[1], idle[:1])
+    ceiling.turn(idle)
+    assert ceiling.excess(idle, is_waiting=True) == 0
+    busy = [claim("a", 520, needed=600, wanted=700), idle[1]]
+    assert ceiling.excess(busy, is_waiting=False) == 120
+    assert ceiling.excess(busy, is_waiting=True) == 220
+    assert ceiling.excess(busy[:1], is_waiting=True) == 0, "there is room, it only has to be told"
+
+
 # ---- engines that hear late
 
 
