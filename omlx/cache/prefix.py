@@ -181,9 +181,11 @@ class PrefixCache:
         self._writeback.hurry([*keys, *(key for _, key in chain.snapshots)])
 
     def give_up(self, num_bytes: int) -> None:
-        """Drop so many bytes of blocks from memory, those used longest ago first; what is dirty is
-        written (mutates)."""
+        """Drop so many bytes from memory, blocks before snapshots and those used longest ago first;
+        what is dirty is written (mutates)."""
+        rest = max(0, num_bytes - self._memory.used_bytes)
         self._writeback.leaving(self._memory.shrink(num_bytes))
+        self._writeback.leaving(self._tiers.snapshots.shrink(rest))
 
     def tick(self, *, is_busy: bool = False) -> float | None:
         """Write what has been idle long enough; seconds until there is more, None for never."""

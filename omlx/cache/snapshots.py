@@ -46,8 +46,15 @@ class Snapshots(Generic[P]):
         self._entries[entry.key] = entry
         self._children.setdefault(entry.key.parent, {})[entry.key] = entry
         self.used_bytes += entry.payload.nbytes
+        return self._shrink(self.budget_bytes)
+
+    def shrink(self, num_bytes: int) -> list[Entry[P]]:
+        """Let go of so many bytes, or all there are; returns what went."""
+        return self._shrink(max(0, self.used_bytes - num_bytes))
+
+    def _shrink(self, most_bytes: int) -> list[Entry[P]]:
         gone: list[Entry[P]] = []
-        while self.used_bytes > self.budget_bytes:
+        while self.used_bytes > most_bytes:
             oldest = self.remove(next(iter(self._entries)))
             assert oldest is not None
             gone.append(oldest)

@@ -7,6 +7,7 @@ requests get the same answer, and what a failed allocation taught is forgotten s
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from omlx.engine.request import MemoryUse
 from omlx.units import format_size
 
 _STEP = 256  # tokens by which the buffers of keys and values grow
@@ -33,6 +34,10 @@ def nothing_released(num_bytes: int) -> None:
     """What a model without a cache gives back."""
 
 
+def nothing_cleared() -> None:
+    """Where no freed buffers are kept."""
+
+
 class Admission:
     """Predicts what rows need; engine thread only."""
 
@@ -43,14 +48,48 @@ class Admission:
         *,
         held: Callable[[], int] = nothing_held,
         release: Callable[[int], None] = nothing_released,
+        clear: Callable[[], None] = nothing_cleared,
     ) -> None:
-        """`held` says what the cache holds in memory, `release` gives so many bytes of it back."""
+        """`held` says what the cache holds in memory, `release` gives so many bytes of it back,
+        `clear` the buffers that are free already."""
         self._sizes = sizes
         self._limit = limit_bytes
-        self._limit_now = limit_bytes
+        self._limit_now = self._share = limit_bytes
+        self._told: int | None = None
+        self._granted = 0  # what rows in work may need beyond their share, since they had it before
+        self._has_fallen = False
+        self._wanted = 0
         self._held = held
         self._release = release
+        self._clear = clear
         self._peaks: dict[int, float] = {}
+
+    @property
+    def least_bytes(self) -> int:
+        """What the model needs with one short row."""
+        return self._need([1], _LEAST_ROOM)
+
+    def set_limit(self, share_bytes: int) -> None:
+        """Use at most so much of the limit, or the least if that is more: other engines need the
+        rest. Rows in work may go on; what can never fit stays the same (mutates)."""
+        self._told = share_bytes
+        share = min(self._limit, max(share_bytes, self.least_bytes))
+        self._has_fallen = self._has_fallen or share < self._share
+        has_failed = self._limit_now < self._share
+        self._limit_now = min(self._limit_now, share) if has_failed else share
+        self._share = share
+
+    def use(self, lengths: Sequence[int]) -> MemoryUse:
+        """What there is with rows of so many tokens, as it is predicted."""
+        needed = self._need(lengths, _LEAST_ROOM)
+        return MemoryUse(
+            limit_bytes=self._share,
+            least_bytes=self.least_bytes,
+            needed_bytes=needed,
+            wanted_bytes=max(needed, self._wanted),
+            cache_bytes=self._held(),
+            told_bytes=self._told,
+        )
 
     def rows_bytes(self, lengths: Sequence[int]) -> int:
         """What rows with so many tokens need: a batch is padded to its longest."""
@@ -71,14 +110,36 @@ class Admission:
         return int(self._peaks[nearest] * room / nearest)
 
     def fits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of so many tokens can be in work together; the cache makes way for them."""
+        """Whether rows of so many tokens can be in work together; the cache makes way for them
+        (mutates)."""
         need = self._need(lengths, _LEAST_ROOM)
         if need > self._limit_now:
+            self._wanted = need
             return False
-        excess = need + self._held() - self._limit_now
+        self._make_way(need)
+        return True
+
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """Whether rows in work of so many tokens can go on; the cache makes way for them. A limit
+        that falls makes no row leave that was there before (mutates)."""
+        need = self._need(lengths, _LEAST_ROOM)
+        if self._has_fallen:
+            self._granted = need
+        self._has_fallen, self._wanted = False, 0
+        if need <= self._limit_now:
+            self._granted = 0
+        self._make_way(need)
+        return need <= max(self._limit_now, self._granted)
+
+    def drop_cache(self) -> None:
+        """Have the cache give back all that it holds in memory."""
+        self._release(self._held())
+
+    def _make_way(self, need: int) -> None:
+        held = self._held()  # and leave room for one short row in any case, as others count on it
+        excess = min(held, max(need, self.least_bytes) + held - self._limit_now)
         if excess > 0:
             self._release(excess)
-        return True
 
     def room(self, lengths: Sequence[int], room: int) -> int:
         """How many prompt tokens of `room` a step can compute beside rows of so many tokens."""
@@ -117,13 +178,14 @@ class Admission:
 
     def failed(self, lengths: Sequence[int]) -> None:
         """There was not enough memory for rows of so many tokens: half as much counts as the limit
-        until rows have finished (mutates)."""
+        until rows have finished, and freed buffers go back (mutates)."""
+        self._clear()
         self._limit_now = min(self._limit_now, self._sizes.weights + self.rows_bytes(lengths) // 2)
 
     def relaxed(self) -> None:
         """A row has finished: trust half as much more of the limit again (mutates)."""
         more = max(0, self._limit_now - self._sizes.weights) // 2 + 1
-        self._limit_now = min(self._limit, self._limit_now + more)
+        self._limit_now = min(self._share, self._limit_now + more)
 
 
 def is_shortage(error: BaseException) -> bool:

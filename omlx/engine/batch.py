@@ -16,7 +16,6 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, StopSequences
 from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
-from omlx.engine.memory import kept_bytes
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import NOT_FINITE, Sampling
 
@@ -117,7 +116,6 @@ class Batch:
         self._by_uid: dict[int, str] = {}
         # The default stream, so that storing and restoring need no synchronization with it.
         self._stream = mx.default_stream(mx.default_device())
-        self._kept_bytes = kept_bytes()
         self._generator = self._new_generator()
 
     def _new_generator(self) -> Any:
@@ -131,6 +129,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def row_ids(self) -> Collection[str]:
+        """The rows that are in work."""
+        return self._rows.keys()
 
     def insert(self, row: RowInput) -> None:
         """Add a row; it prefills after those that came before."""
@@ -217,7 +220,6 @@ class Batch:
             if finished:
                 done, covers = prefill.num_done, prefill.num_cached
                 progress.append(RowProgress(row_id, done, row.total, covers, finished))
-        release_buffers(self._kept_bytes)
         return progress
 
     def _start_decoding(self, row_id: str, row: _Row, prefill: Prefill) -> None:
@@ -325,13 +327,6 @@ def why_not_merged(caches: Sequence[Any]) -> str | None:
             kind = cast(type[object], type(cache)).__name__
             return f"{kind} (layer {layer}) can't be merged into a batch"
     return None
-
-
-def release_buffers(most_bytes: int) -> None:
-    """Give freed buffers back once they are many; some are kept, since a new one can make the host
-    wait for the device."""
-    if mx.get_cache_memory() > most_bytes:
-        mx.clear_cache()
 
 
 def _extract(cache: Any, index: int) -> Any:

@@ -21,6 +21,7 @@ from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
 from omlx.engine.admission import Admission, Sizes
 from omlx.engine.batch import Batch, why_not_merged
+from omlx.engine.buffers import FreedBuffers
 from omlx.engine.config import EngineConfig
 from omlx.engine.figures import figures_of
 from omlx.engine.flights import Flights, Keeping
@@ -34,12 +35,14 @@ from omlx.engine.memory import (
     QueueLimit,
     auto_prefill_chunk,
     auto_tier_bytes,
+    freed_buffers,
     keep_buffers,
     limit_bytes,
+    memory_use,
 )
 from omlx.engine.pacer import Pacer
 from omlx.engine.pulse import Pulse
-from omlx.engine.request import CacheFigures, EngineSnapshot, Event
+from omlx.engine.request import CacheFigures, EngineSnapshot, Event, MemoryUse
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
 from omlx.engine.scheduler import Limits, Scheduler
@@ -67,6 +70,25 @@ class Assembly:
     batch: Batch | SoloBatch
     prefix: PrefixCache | None
     disk: DiskTier | None
+    admission: Admission
+    buffers: FreedBuffers
+
+    def allow(self, limit_bytes: int) -> None:
+        """Have the engine use at most so much of its limit from the next step on (any thread)."""
+        self.inbox.post(lambda: self._allow(limit_bytes))
+
+    def _allow(self, limit_bytes: int) -> None:
+        self.admission.set_limit(limit_bytes)
+        self.buffers.set_limit(limit_bytes)
+
+    def release(self, done: Callable[[], None]) -> None:
+        """Drop what the cache has in memory, then give freed buffers back (any thread)."""
+        self.inbox.post(lambda: self._release(done))
+
+    def _release(self, done: Callable[[], None]) -> None:
+        self.admission.drop_cache()
+        self.buffers.release()
+        done()
 
     def close(self, timeout_s: float) -> None:
         """Write what is dirty within the limit and end the I/O threads (engine thread)."""
@@ -145,10 +167,11 @@ def assemble_loaded(
         if why_solo
         else make_batch(loaded.model, max_rows=num_rows, prefill_chunk=chunk, is_ahead=is_ahead)
     )
-    gauge = _gauge(config, cache, note, publish, pulse)
+    buffers = freed_buffers(time.monotonic)
+    admission = _admission(config, loaded, caches, cache, clear=buffers.release)
+    gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
     prefix = cache.prefix if cache else None
     keeper = Keeper(batch, prefix)
-    admission = _admission(config, loaded, caches, cache)
     limits = Limits(num_rows, config.max_waiting, config.ageing_s)
     scheduler = make_scheduler(limits, time.monotonic, admission.fits)
     intake = Intake(
@@ -171,12 +194,14 @@ def assemble_loaded(
         pacer=Pacer(chunk, config.max_gap_s),
         admission=admission,
         meter=PeakMeter(),
+        buffers=buffers,
         inbox=inbox,
         emit=emit,
         gauge=gauge,
         clock=time.monotonic,
     )
-    return Assembly(inbox, loop, batch, prefix, cache.tiers.disk if cache else None)
+    disk = cache.tiers.disk if cache else None
+    return Assembly(inbox, loop, batch, prefix, disk, admission, buffers)
 
 
 def _gauge(
@@ -184,7 +209,9 @@ def _gauge(
     cache: _Cache | None,
     note: str,
     publish: Callable[[EngineSnapshot], None],
+    *,
     pulse: Pulse | None,
+    use: Callable[[Sequence[int]], MemoryUse],
 ) -> Gauge:
     return Gauge(
         publish,
@@ -192,6 +219,7 @@ def _gauge(
         cache_note=note,
         clock=time.monotonic,
         prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
+        memory_use=use,
         pulse=pulse,
     )
 
@@ -206,21 +234,27 @@ def _sampling_of(num_vocab: int) -> Callable[[Row], Sampling]:
 
 
 def _admission(
-    config: EngineConfig, loaded: LoadedModel, caches: Sequence[Any], cache: _Cache | None
+    config: EngineConfig,
+    loaded: LoadedModel,
+    caches: Sequence[Any],
+    cache: _Cache | None,
+    *,
+    clear: Callable[[], None],
 ) -> Admission:
     """What may be in work together; a model whose state is not understood is not limited."""
     limit = limit_bytes(config.memory_limit)
     try:
         codec = Codec.from_caches(caches)
     except UncacheableError:
-        return Admission(Sizes(loaded.weight_bytes), limit)
+        return Admission(Sizes(loaded.weight_bytes), limit, clear=clear)
     widest = max((leaf.window for leaf in codec.leaves), default=0)
     windows = [spec for spec in codec.specs(widest) if spec.name.startswith("window")]
     fixed = sum(spec.nbytes for spec in (*windows, *codec.state_specs()))
     sizes = Sizes(loaded.weight_bytes, codec.bytes_per_token, fixed)
     if cache is None:
-        return Admission(sizes, limit)
-    return Admission(sizes, limit, held=cache.held_bytes, release=cache.prefix.give_up)
+        return Admission(sizes, limit, clear=clear)
+    held, release = cache.held_bytes, cache.prefix.give_up
+    return Admission(sizes, limit, held=held, release=release, clear=clear)
 
 
 def _build_cache(

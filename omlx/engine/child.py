@@ -73,6 +73,11 @@ class Child(Protocol):
         """End a request within one step."""
         ...
 
+    def allow(self, limit_bytes: int) -> None:
+        """Use at most so much of `engine.memory_limit` from the next step on; it may come before
+        `start`."""
+        ...
+
     def state(self) -> EngineState:
         """Where the engine is in its life."""
         ...

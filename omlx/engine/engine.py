@@ -99,6 +99,17 @@ class LocalEngine:
         """End a request within one step."""
         self._call(lambda assembly: assembly.loop.abort(request_id))
 
+    def allow(self, limit_bytes: int) -> None:
+        """Use at most so much of `engine.memory_limit` from the next step on."""
+        self._call(lambda assembly: assembly.allow(limit_bytes))
+
+    def release(self, timeout_s: float) -> bool:
+        """Drop the blocks in memory, those that are on no disk are written, and give freed buffers
+        back to the system; False if that is not done within the limit."""
+        done = threading.Event()
+        self._call(lambda assembly: assembly.release(done.set))
+        return done.wait(timeout_s)
+
     def state(self) -> EngineState:
         """Where the engine is in its life."""
         return self._state

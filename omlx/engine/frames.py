@@ -21,6 +21,7 @@ from omlx.engine.request import (
     FailureCode,
     Finished,
     FinishReason,
+    MemoryUse,
     Prefilled,
     RequestClass,
     RequestStats,
@@ -90,6 +91,19 @@ def request_from(frame: Frame) -> EngineRequest:
     )
 
 
+def limit_frame(limit_bytes: int) -> Frame:
+    """What the engine may use of the memory now."""
+    assert limit_bytes >= 0, limit_bytes
+    return {"kind": "limit", "limit_bytes": limit_bytes}
+
+
+def limit_from(frame: Frame) -> int:
+    """The limit in a frame, in bytes."""
+    limit_bytes = frame["limit_bytes"]
+    assert isinstance(limit_bytes, int) and limit_bytes >= 0, limit_bytes
+    return limit_bytes
+
+
 def events_frame(events: Sequence[Event]) -> Frame:
     """The events of one step on their way to the server."""
     return {"kind": "events", "events": [(type(e).__name__, e) for e in events]}
@@ -127,6 +141,7 @@ def _trail(fields: Frame | None) -> Trail | None:
 def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
     parts: Frame = {
+        "memory_use": MemoryUse(**fields["memory_use"]),
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "snapshots": SnapshotUsage(

@@ -3,11 +3,11 @@
 Knows nothing about who reads them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from omlx.engine.pulse import Pulse
-from omlx.engine.request import CacheFigures, EngineSnapshot
+from omlx.engine.request import CacheFigures, EngineSnapshot, MemoryUse
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.turns import Stage
 
@@ -17,6 +17,11 @@ _SMOOTHING = 0.3  # weight of the newest rate
 
 def no_prefills(num_tokens: int, seconds: float) -> None:
     """What a model without a cache makes of its prefill rate."""
+
+
+def no_use(lengths: Sequence[int]) -> MemoryUse:
+    """The use of memory where nobody knows it."""
+    return MemoryUse()
 
 
 def no_cache() -> CacheFigures:
@@ -35,11 +40,14 @@ class Gauge:
         cache_note: str,
         clock: Callable[[], float],
         prefilled: Callable[[int, float], None] = no_prefills,
+        memory_use: Callable[[Sequence[int]], MemoryUse] = no_use,
         pulse: Pulse | None = None,
     ) -> None:
-        """`prefilled` gets the tokens and the seconds of each step that prefills."""
+        """`prefilled` gets the tokens and the seconds of each step that prefills, `memory_use` how
+        many tokens each row in work has."""
         self._publish = publish
         self._prefilled = prefilled
+        self._memory_use = memory_use
         self._cache_figures = cache_figures
         self._cache_note = cache_note
         self._clock = clock
@@ -105,6 +113,7 @@ class Gauge:
                 decode_tokens_per_s=self._decode_rate,
                 prefill_tokens_per_s=self._prefill_rate,
                 cache_note=self._cache_note,
+                memory_use=self._memory_use(scheduler.lengths()),
                 memory=cache.memory,
                 disk=cache.disk,
                 snapshots=cache.snapshots,

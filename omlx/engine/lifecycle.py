@@ -116,6 +116,14 @@ class Lifecycle:
         """Whether a model that could not be loaded may be tried again."""
         return self.phase is Phase.FAILED and now >= self._due_at
 
+    def refusal(self, now: float) -> str:
+        """Why no request is taken, empty if one is; a model that could not be loaded may be tried
+        again after a while (mutates)."""
+        if self.can_retry(now):
+            self.phase = Phase.UNLOADED  # what was wrong may have been repaired
+        is_over = self.phase in (Phase.FAILED, Phase.CLOSED)
+        return (self.error or "the engine has ended") if is_over else ""
+
     def is_start_due(self, now: float) -> bool:
         """Whether the pause after a death is over."""
         return self.phase is Phase.PAUSED and now >= self._due_at

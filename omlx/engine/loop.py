@@ -11,6 +11,7 @@ from typing import Protocol
 
 from omlx.engine.admission import Admission
 from omlx.engine.batch import RowInput, RowProgress, RowToken
+from omlx.engine.buffers import FreedBuffers
 from omlx.engine.gauge import Gauge
 from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
@@ -42,6 +43,8 @@ _DROPPED = "; the cached blocks of this prompt were dropped"
 class RowBatch(Protocol):
     """What the loop needs of a batch; see omlx.engine.batch.Batch."""
 
+    @property
+    def row_ids(self) -> Collection[str]: ...
     def __len__(self) -> int: ...
     def insert(self, row: RowInput) -> None: ...
     def remove(self, row_id: str) -> None: ...
@@ -73,6 +76,7 @@ class EngineLoop:
         pacer: Pacer,
         admission: Admission,
         meter: Meter,
+        buffers: FreedBuffers,
         inbox: Inbox,
         emit: Callable[[Sequence[Event]], None],
         gauge: Gauge,
@@ -86,6 +90,7 @@ class EngineLoop:
         self._pacer = pacer
         self._admission = admission
         self._meter = meter
+        self._buffers = buffers
         self._room = 0
         self._recovery = Recovery(
             keeper, scheduler, intake, pacer=pacer, admission=admission, fail=self._fail
@@ -114,7 +119,8 @@ class EngineLoop:
     def run(self) -> None:
         """Work until `stop`; requests that are still there then are aborted."""
         while not self._stopping.is_set():
-            self.turn(0.0 if self._has_work() else self._wait_s)
+            has_work = len(self._batch) > 0 or self._intake.has_work
+            self.turn(0.0 if has_work else self._wait_s)
         for request_id in list(self._rows):
             self.abort(request_id)
         while self._rows:
@@ -139,6 +145,7 @@ class EngineLoop:
         chosen = self._intake.work(self._events.append, room)
         if len(self._batch):
             self._step(chosen, room)
+        self._buffers.turned(self._batch.row_ids)
         upkeep_s = self._keeper.tick(is_busy=len(self._batch) > 0)
         self._wait_s = _IDLE_S if upkeep_s is None else min(upkeep_s, _IDLE_S)
         self._gauge.sample(self._scheduler)
@@ -147,13 +154,10 @@ class EngineLoop:
     def _make_way(self) -> None:
         """Let a row leave for a more urgent request, or since the others need its memory."""
         victim = self._scheduler.victim()
-        if victim is None and not self._admission.fits(self._scheduler.lengths()):
+        if victim is None and not self._admission.holds(self._scheduler.lengths()):
             victim = self._scheduler.last_come()
         if victim is not None:
             self._preempt(self._rows[victim])
-
-    def _has_work(self) -> bool:
-        return len(self._batch) > 0 or self._intake.has_work
 
     def _flush_events(self) -> None:
         if self._events:
@@ -161,8 +165,7 @@ class EngineLoop:
             self._emit(events)
 
     def _submit(self, request: EngineRequest, arrived: float) -> None:
-        is_over = self._stopping.is_set()
-        refused = _ENDING if is_over else self._intake.enqueue(request, arrived)
+        refused = _ENDING if self._stopping.is_set() else self._intake.enqueue(request, arrived)
         if refused is not None:
             self._events.append(Failed(request.id, *refused))
 

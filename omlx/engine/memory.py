@@ -3,12 +3,18 @@
 Knows nothing about what the memory is used for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import mlx.core as mx
 import psutil
+
+from omlx.engine.admission import Admission
+from omlx.engine.buffers import FreedBuffers, c_library_trim
+from omlx.engine.footprint import footprint_bytes
+from omlx.engine.request import MemoryUse
 
 _TIER_MAX_BYTES = 16 * 10**9
 _RESERVES = MappingProxyType({"safe": 4, "balanced": 8, "aggressive": 20})  # one part in so many
@@ -39,6 +45,20 @@ def limit_bytes(wanted: int | str) -> int:
     if mx.default_device().type == mx.DeviceType.gpu:
         return limit
     return min(limit, _available_bytes() + psutil.Process().memory_info().rss)
+
+
+def memory_use(admission: Admission, buffers: FreedBuffers) -> Callable[[Sequence[int]], MemoryUse]:
+    """What rows of so many tokens need beside what there is, and what is measured."""
+    is_system = mx.default_device().type == mx.DeviceType.cpu or mx.metal.is_available()
+
+    def use(lengths: Sequence[int]) -> MemoryUse:
+        active, freed = buffers.active_bytes, buffers.freed_bytes
+        process = footprint_bytes() if is_system else active + freed
+        return replace(
+            admission.use(lengths), active_bytes=active, freed_bytes=freed, process_bytes=process
+        )
+
+    return use
 
 
 def _cgroup_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -84,6 +104,17 @@ def keep_buffers() -> None:
     system has to find anew takes longer than to fill it from an SSD."""
     if mx.default_device().type == mx.DeviceType.cpu:
         mx.set_cache_limit(kept_bytes())
+
+
+def freed_buffers(clock: Callable[[], float]) -> FreedBuffers:
+    """Those of mlx's allocator."""
+    return FreedBuffers(
+        mx,
+        kept_bytes(),
+        is_metal=mx.metal.is_available() and mx.default_device().type == mx.DeviceType.gpu,
+        clock=clock,
+        trim=c_library_trim(),
+    )
 
 
 def auto_prefill_chunk() -> int:

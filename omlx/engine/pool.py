@@ -6,16 +6,17 @@ Knows nothing about HTTP; never imports mlx.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
+from omlx.engine.ceiling import Ceiling, Claim
 from omlx.engine.child import Child
 from omlx.engine.config import EngineConfig
 from omlx.engine.lifecycle import EngineHealth, Phase
 from omlx.engine.process import EngineProcess
 from omlx.engine.request import EngineState, Listener
-from omlx.engine.room import Resident, RoomLimits, Verdict, make_room
+from omlx.engine.room import RoomLimits, Verdict, make_room
+from omlx.engine.slot import Slot, Stay, Wish
 from omlx.engine.spawn import Spawner
 from omlx.engine.supervisor import SupervisedEngine
 from omlx.engine.watch import Patience
@@ -27,7 +28,7 @@ from omlx.settings.build import Resolved
 
 _log = logging.getLogger("omlx.engine.pool")
 _TICK_S = 0.25
-_LOADED = (Phase.RUNNING, Phase.PAUSED, Phase.UNLOADING)
+_LONG_IDLE_S = 30.0  # a model that leaves for requests that wait has been idle so long
 
 
 def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
@@ -60,54 +61,16 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """How a model comes and goes; `ttl_s` is how long it may be idle, None for ever."""
-
-    is_preloaded: bool = False
-    is_pinned: bool = False
-    ttl_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PoolPolicy:
-    """What holds for all engines; `unload_s` is how long one may write what it holds."""
+    """What holds for all engines; `unload_s` is how long one may write what it holds, `max_live`
+    how many requests it may have, in its queue or not, and `reserve_bytes` is left of the memory
+    for what their processes hold beside arrays."""
 
     limits: RoomLimits = RoomLimits()
+    reserve_bytes: int = 0
     patience: Patience = Patience()
     unload_s: float = 10.0
-
-
-class Wish(Enum):
-    """Who wants a model beside its requests; for a preload nobody has to leave."""
-
-    PRELOAD = "preload"
-    COMMAND = "command"
-
-
-class _Slot:
-    """A model and its engine; `version` is of the files that were loaded last."""
-
-    def __init__(self, entry: ModelEntry, stay: Stay, engine: SupervisedEngine) -> None:
-        self.entry = entry
-        self.stay = stay
-        self.engine = engine
-        self.version = ""
-        self.wish: Wish | None = None
-        self.refusal = ""  # why it was not loaded when it was wanted last
-        self.is_held = False  # gets no new requests until another model is loaded
-
-    def resident(self, now: float) -> Resident:
-        """The model as the policy sees it."""
-        health = self.engine.health()
-        num_busy = health.num_submitted if self.is_held else health.num_live
-        return Resident(
-            self.entry.id,
-            self.entry.weight_bytes,
-            now - (health.idle_s or 0.0),
-            is_pinned=self.stay.is_pinned,
-            is_busy=num_busy > 0,
-            is_leaving=self.engine.phase is Phase.UNLOADING,
-        )
+    max_live: int | None = None
 
 
 class Pool:
@@ -135,18 +98,21 @@ class Pool:
         self._woken = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
+        self._ceiling = Ceiling(self._policy.limits.max_bytes, self._policy.reserve_bytes)
+        self._joining: Claim | None = None  # a model that waits for others to give up memory
         self._wanted: list[str] = []  # in the order in which they were asked for
         self._slots = {entry.id: self._slot(entry, stay(entry)) for entry in entries}
 
-    def _slot(self, entry: ModelEntry, stay: Stay) -> _Slot:
+    def _slot(self, entry: ModelEntry, stay: Stay) -> Slot:
         engine = SupervisedEngine(
             entry.id,
             lambda: self._new_child(entry.id),
+            max_live=self._policy.max_live,
             patience=self._policy.patience,
             clock=self._clock,
             wake=self._woken.set,
         )
-        return _Slot(entry, stay, engine)
+        return Slot(entry, stay, engine)
 
     def models(self) -> Sequence[ModelEntry]:
         """The models that are served, in a stable order."""
@@ -163,7 +129,7 @@ class Pool:
     def version(self, model_id: str) -> str:
         """Of the files that a request's tokens must fit: those loaded, else those there now."""
         slot = self._slots[model_id]
-        if slot.engine.phase in _LOADED:
+        if slot.is_loaded:
             return slot.version
         return files_version(slot.entry.path)
 
@@ -176,7 +142,7 @@ class Pool:
     def refusal(self, model_id: str) -> str | None:
         """Why a model is not loaded, empty if nobody wanted it; None if it is, or will be soon."""
         slot = self._slots[model_id]
-        is_open = slot.wish is not None or slot.engine.phase in _LOADED
+        is_open = slot.wish is not None or slot.is_loaded
         return None if is_open else slot.engine.error() or slot.refusal
 
     def unload(self, model_id: str) -> bool:
@@ -224,51 +190,50 @@ class Pool:
         """Do what is due (the pool's thread, or a test in its place)."""
         for slot in self._slots.values():
             slot.engine.tick()
-            health, ttl_s = slot.engine.health(), slot.stay.ttl_s
-            is_expired = ttl_s is not None and (health.idle_s or 0.0) > ttl_s
-            if is_expired and not slot.stay.is_pinned and slot.engine.unload(self._policy.unload_s):
-                _log.info("unloading %s: idle for %.0f s", slot.entry.id, health.idle_s)
+            slot.expire(self._policy.unload_s)
         self._note_wanted()
+        self._joining = None
         while self._wanted and self._admit(self._slots[self._wanted[0]]):
             self._wanted.pop(0)
         if not self._wanted:
             self._release()
-        self._keep_spare()
+        self._share()
+        self._spawner = _refill(self._spawner, [s.engine.state() for s in self._slots.values()])
 
-    def _keep_spare(self) -> None:
-        """Start a spare process while no model loads, which its imports would slow down."""
-        states = {slot.engine.state() for slot in self._slots.values()}
-        if self._spawner is None or states & {EngineState.STARTING, EngineState.LOADING}:
-            return
-        if EngineState.READY not in states:
-            return
-        try:
-            self._spawner.refill()
-        except (OmlxError, OSError) as error:
-            _log.warning("no spare engine process can be started: %s", error)
-            self._spawner = None
+    def _share(self) -> None:
+        """Tell the engines what they may use of the memory; rows need it more than idle models."""
+        claims = self._claims()
+        for model_id, limit_bytes in self._ceiling.turn(claims, self._joining).items():
+            self._slots[model_id].engine.allow(limit_bytes)
+        is_short = self._ceiling.excess(claims, is_waiting=False) > 0
+        if is_short or self._ceiling.excess(claims, is_waiting=True):
+            slot = _idlest(self._slots.values(), 0.0 if is_short else _LONG_IDLE_S)
+            if slot is not None and slot.engine.unload(self._policy.unload_s):
+                _log.info("unloading %s: requests of others need its memory", slot.entry.id)
+
+    def _claims(self, *, but: str = "") -> list[Claim]:
+        return [s.claim() for s in self._slots.values() if s.is_loaded and s.entry.id != but]
 
     def _note_wanted(self) -> None:
         for model_id, slot in self._slots.items():
-            phase, health = slot.engine.phase, slot.engine.health()
-            if phase in (Phase.RUNNING, Phase.PAUSED):
-                slot.wish = None
-            has_requests = phase is Phase.UNLOADED and health.num_live > 0
-            is_wanted = slot.wish is not None or has_requests
+            is_wanted = slot.note_wanted()
             if is_wanted and model_id not in self._wanted:
                 self._wanted.append(model_id)
             elif not is_wanted and model_id in self._wanted:
                 self._wanted.remove(model_id)
 
-    def _admit(self, slot: _Slot) -> bool:
+    def _admit(self, slot: Slot) -> bool:
         """Load a model, or have others leave for it; whether it is dealt with."""
         if slot.engine.phase is Phase.UNLOADING:
             return False
         now = self._clock()
-        residents = [s.resident(now) for s in self._slots.values() if s.engine.phase in _LOADED]
+        residents = [s.resident(now) for s in self._slots.values() if s.is_loaded]
         entry = slot.entry
         room = make_room(entry.id, entry.weight_bytes, residents, self._policy.limits)
         is_preload = slot.wish is Wish.PRELOAD and not slot.engine.health().num_live
+        if room.verdict is Verdict.LOAD and not self._ceiling.admits(self._claims(), slot.claim()):
+            self._joining = slot.claim()
+            return False
         if room.verdict is Verdict.LOAD:
             self._release()
             slot.engine.load()
@@ -303,7 +268,41 @@ class Pool:
             # The tokens of requests that ran may mean something else to the new files.
             slot.engine.refuse_all("the model's files were replaced while the request ran")
         slot.version = version
-        return self._make_child(slot.entry)
+        child, claim = self._make_child(slot.entry), slot.claim()
+        limit_bytes = self._ceiling.begin(claim, self._claims(but=model_id))
+        if limit_bytes is not None:
+            child.allow(limit_bytes)
+        return child
+
+
+def _refill(spawner: Spawner | None, states: Collection[EngineState]) -> Spawner | None:
+    """Start a spare process while no model loads, which its imports would slow down; None if there
+    will be no more of them."""
+    is_loading = EngineState.STARTING in states or EngineState.LOADING in states
+    if spawner is None or is_loading or EngineState.READY not in states:
+        return spawner
+    try:
+        spawner.refill()
+    except (OmlxError, OSError) as error:
+        _log.warning("no spare engine process can be started: %s", error)
+        return None
+    return spawner
+
+
+def _idlest(slots: Collection[Slot], least_s: float) -> Slot | None:
+    """The model that has been idle longest, and longer than that, if it may leave; None while
+    another one is leaving."""
+    if any(slot.engine.phase is Phase.UNLOADING for slot in slots):
+        return None
+    idle = [(slot.engine.health().idle_s or 0.0, slot) for slot in slots]
+    free = [(s, slot) for s, slot in idle if s > least_s and not slot.stay.is_pinned]
+    return max(free, key=lambda found: found[0])[1] if free else None
+
+
+def _reserve_bytes(resolved: Resolved) -> int:
+    """What `engine.memory_limit` leaves of the memory."""
+    limit = resolved.ceiling_bytes
+    return resolved.machine.usable_bytes() - limit if resolved.machine and limit else 0
 
 
 def process_pool(entries: Sequence[ModelEntry], resolved: Resolved) -> Pool:
@@ -326,8 +325,10 @@ def process_pool(entries: Sequence[ModelEntry], resolved: Resolved) -> Pool:
         stay=stay,
         policy=PoolPolicy(
             limits,
+            _reserve_bytes(resolved),
             Patience(engine.stall_timeout, engine.step_timeout, engine.load_timeout),
             settings.server.drain_timeout,
+            settings.scheduler.max_concurrent_requests + settings.scheduler.max_queue,
         ),
         spawner=spawner if engine.spare else None,
     )

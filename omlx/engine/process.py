@@ -25,6 +25,8 @@ from omlx.engine.frames import (
     Frame,
     events_frame,
     events_from,
+    limit_frame,
+    limit_from,
     receive,
     request_frame,
     request_from,
@@ -119,6 +121,10 @@ class EngineProcess:
     def abort(self, request_id: str) -> None:
         """End a request within one step."""
         self._outbox.put({"kind": "abort", "request_id": request_id})
+
+    def allow(self, limit_bytes: int) -> None:
+        """Use at most so much memory from the next step on."""
+        self._outbox.put(limit_frame(limit_bytes))
 
     def state(self) -> EngineState:
         """Where the engine is in its life."""
@@ -301,6 +307,8 @@ def run_child(sock: socket.socket) -> int:
             engine.submit(request_from(frame))
         elif frame["kind"] == "abort":
             engine.abort(frame["request_id"])
+        elif frame["kind"] == "limit":
+            engine.allow(limit_from(frame))
         else:
             assert frame["kind"] == "stop", frame["kind"]
             timeout_s = frame["timeout_s"]

@@ -249,6 +249,28 @@ class CacheFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of an engine. The limit is what it may use now, of the one for all engines, and
+    `told_bytes` what the server said last, None before it has said anything.
+
+    Predicted: `least_bytes` of weights with one short row, `needed_bytes` with the rows in work,
+    `wanted_bytes` with those that wait for memory. `cache_bytes` can be given back. Measured:
+    `active_bytes` of arrays, `freed_bytes` of buffers kept for reuse, and `process_bytes`, the
+    footprint of the process where arrays are in the system's memory, else the sum of both.
+    """
+
+    limit_bytes: int = 0
+    least_bytes: int = 0
+    needed_bytes: int = 0
+    wanted_bytes: int = 0
+    cache_bytes: int = 0
+    active_bytes: int = 0
+    freed_bytes: int = 0
+    process_bytes: int = 0
+    told_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The latest figures of an engine, at most a second old while it works."""
 
@@ -263,6 +285,7 @@ class EngineSnapshot:
     decode_tokens_per_s: float = 0.0
     prefill_tokens_per_s: float = 0.0
     cache_note: str = ""
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
     memory: TierUsage = field(default_factory=TierUsage)
     disk: TierUsage = field(default_factory=TierUsage)
     snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from omlx.engine.batch import RowInput, RowProgress, RowToken, Stop, pieces, release_buffers
-from omlx.engine.memory import kept_bytes
+from omlx.engine.batch import RowInput, RowProgress, RowToken, Stop, pieces
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import NOT_FINITE
 
@@ -23,11 +22,15 @@ class SoloBatch:
         self._model = model
         self._prefill_chunk = prefill_chunk
         self._rows: dict[str, _SoloRow] = {}
-        self._kept_bytes = kept_bytes()
         self._wired_bytes = _wire()
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def row_ids(self) -> Collection[str]:
+        """The rows that are in work or wait for it."""
+        return self._rows.keys()
 
     def insert(self, row: RowInput) -> None:
         """Add a row; it runs after those that came before."""
@@ -48,7 +51,6 @@ class SoloBatch:
         A finished row is gone afterwards.
         """
         row_id, row = next(iter(self._rows.items()))
-        release_buffers(self._kept_bytes)
         if not row.is_decoding:
             may_launch = chosen is None or row_id in chosen
             return row.prefill(grain or self._prefill_chunk, may_launch=may_launch), []

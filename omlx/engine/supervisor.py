@@ -28,7 +28,8 @@ from omlx.errors import OmlxError
 class SupervisedEngine:
     """Implements Engine over one process after another. `tick` drives it, at least every second.
 
-    `make_child` builds a process without starting it; `wake` is called when a tick is due sooner.
+    `make_child` builds a process without starting it; at most `max_live` requests are taken at a
+    time; `wake` is called when a tick is due sooner.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SupervisedEngine:
         model_id: str,
         make_child: Callable[[], Child],
         *,
+        max_live: int | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         wake: Callable[[], None] = lambda: None,
@@ -46,7 +48,7 @@ class SupervisedEngine:
         self._wake = wake
         self._lock = threading.RLock()
         self._life = Lifecycle(model_id, patience or Patience())
-        self._tickets = Tickets()
+        self._tickets = Tickets(max_live)
         self._listener: Listener | None = None
         self._takes_new = True
         self._idle_since = clock()
@@ -63,21 +65,13 @@ class SupervisedEngine:
     def submit(self, request: EngineRequest) -> None:
         """Take a request; without a process it waits for one."""
         with self._lock:
-            refused = self._refusal(request) or self._tickets.add(request)
+            why = self._life.refusal(self._clock())
+            refused = _failed(request, why) if why else self._tickets.add(request)
             self._feed()
-            has_process = self._life.child is not None
         if refused is not None:
             self._deliver([refused])
-        elif not has_process:
+        elif self._life.child is None:
             self._wake()
-
-    def _refusal(self, request: EngineRequest) -> Failed | None:
-        life = self._life
-        if life.can_retry(self._clock()):
-            life.phase = Phase.UNLOADED  # what was wrong may have been repaired
-        if life.phase in (Phase.FAILED, Phase.CLOSED):
-            return Failed(request.id, FailureCode.ENGINE, life.error or "the engine has ended")
-        return None
 
     def abort(self, request_id: str) -> None:
         """End a request within one step."""
@@ -113,6 +107,15 @@ class SupervisedEngine:
         with self._lock:
             return self._life.snapshot()
 
+    def figures(self) -> EngineSnapshot | None:
+        """Those of the process that there is now; None before its model is loaded."""
+        return child.snapshot() if (child := self._life.child) is not None else None
+
+    def allow(self, limit_bytes: int) -> None:
+        """Have the process use at most so much memory from now on."""
+        if (child := self._life.child) is not None:
+            child.allow(limit_bytes)
+
     def health(self) -> EngineHealth:
         """How the engine gets on, and who uses it."""
         with self._lock:
@@ -134,9 +137,8 @@ class SupervisedEngine:
     def unload(self, timeout_s: float) -> bool:
         """Begin to end the process within the limit; False if it has requests."""
         with self._lock:
-            if self._tickets.num_submitted:
-                return False
-            return self._life.unload(self._clock(), timeout_s)
+            is_free = not self._tickets.num_submitted
+            return is_free and self._life.unload(self._clock(), timeout_s)
 
     def take_new(self, *, does: bool) -> None:
         """Whether the process gets requests that it has not had; they wait meanwhile (mutates)."""
@@ -223,6 +225,10 @@ class SupervisedEngine:
         code = child.stop(timeout_s) if child is not None else None
         self.refuse_all("the engine has ended")
         return code
+
+
+def _failed(request: EngineRequest, why: str) -> Failed:
+    return Failed(request.id, FailureCode.ENGINE, why)
 
 
 def _settle(tickets: Tickets, gone: Gone, reason: str) -> list[Event]:

@@ -64,9 +64,11 @@ class Ticket:
 
 
 class Tickets:
-    """The requests of one model, over all the lives of its engine."""
+    """The requests of one model, over all the lives of its engine: at most `max_live` of them, also
+    while the engine does not read, None for any number."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_live: int | None = None) -> None:
+        self._max_live = max_live
         self._tickets: dict[str, Ticket] = {}
         self._quarantine: dict[bytes, None] = {}
 
@@ -92,6 +94,8 @@ class Tickets:
                 "this prompt has ended its engine twice and is refused until the server starts "
                 "anew - change it, or start the server again",
             )
+        if self._max_live is not None and len(self._tickets) >= self._max_live:
+            return Failed(request.id, FailureCode.OVERLOADED, "too many requests are waiting")
         sampling = request.sampling
         if sampling.seed is None and sampling.temperature > 0:
             # Another engine has to draw on from where this one was.

@@ -128,6 +128,7 @@ def _model(model: ModelView) -> dict[str, object]:
             "prefill": figures.prefill_tokens_per_s,
             "decode": figures.decode_tokens_per_s,
         },
+        "memory_use": asdict(figures.memory_use),
         "memory": asdict(figures.memory),
         "disk": asdict(figures.disk),
         "snapshots": asdict(figures.snapshots),

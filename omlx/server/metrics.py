@@ -175,6 +175,7 @@ class _EngineCollector(Collector):
         yield state
         yield from _lives(engines)
         yield from _rows(engines)
+        yield from _memory(engines)
         yield from _tiers(engines)
         yield from _snapshots(engines)
         yield from _writes(engines)
@@ -220,6 +221,24 @@ def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:
         speed.add_metric([model, "prefill"], figures.prefill_tokens_per_s)
         speed.add_metric([model, "decode"], figures.decode_tokens_per_s)
     yield from (rows, speed, preemptions)
+
+
+def _memory(engines: Iterable[EngineView]) -> Iterator[Metric]:
+    limit = GaugeMetricFamily(
+        "omlx_engine_memory_limit_bytes", "Share of engine.memory_limit", labels=["model"]
+    )
+    held = GaugeMetricFamily(
+        "omlx_engine_memory_bytes", "Memory of an engine by what it is", labels=["model", "part"]
+    )
+    for engine in engines:
+        model, use = engine.model_id, engine.snapshot.memory_use
+        limit.add_metric([model], use.limit_bytes)
+        held.add_metric([model, "needed"], use.needed_bytes)
+        held.add_metric([model, "cache"], use.cache_bytes)
+        held.add_metric([model, "active"], use.active_bytes)
+        held.add_metric([model, "freed"], use.freed_bytes)
+        held.add_metric([model, "process"], use.process_bytes)
+    yield from (limit, held)
 
 
 def _tiers(engines: Iterable[EngineView]) -> Iterator[Metric]:

@@ -6,10 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import orjson
 import pytest
 
 from omlx.engine.config import EngineConfig
@@ -188,3 +191,30 @@ def test_the_parent_never_imports_mlx() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
+
+
+def test_an_engine_that_does_not_read_holds_nobody_up_and_no_frames(client: Client) -> None:
+    """What waits for it are the requests themselves: they become frames when it reads again."""
+    client.engine.submit(EngineRequest("first", PROMPT, 1))
+    client.until_end("first")
+    tokens = tuple(range(200_000))
+    names = [f"r{i}" for i in range(64)]
+    assert client.engine.pid is not None
+    os.kill(client.engine.pid, signal.SIGSTOP)
+    tracemalloc.start()
+    try:
+        started = time.monotonic()
+        for name in names:
+            client.engine.submit(EngineRequest(name, tokens, 1))
+            client.engine.abort(name)
+            client.engine.allow(10**9)
+        seconds = time.monotonic() - started
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        os.kill(client.engine.pid, signal.SIGCONT)
+    size = len(orjson.dumps(request_frame(EngineRequest("r", tokens, 1))))
+    assert held < 4 * size, "64 frames would be 64 times as much"
+    assert seconds < 5, "the first of them alone is more than a socket holds"
+    ends = {name: client.until_end(name)[-1] for name in names[-1:]}
+    assert isinstance(ends[names[-1]], Finished | Failed)

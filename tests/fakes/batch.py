@@ -64,6 +64,10 @@ class FakeBatch:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def row_ids(self) -> Collection[str]:
+        return self._rows.keys()
+
     def insert(self, row: RowInput) -> None:
         assert row.row_id not in self._rows
         assert row.max_tokens > 0

@@ -29,6 +29,7 @@ class FakeChild:
         self.start_error = start_error
         self.submitted: list[EngineRequest] = []
         self.aborted: list[str] = []
+        self.limits: list[int] = []
         self.stops: list[float] = []
         self.num_kills = 0
         self.is_stubborn = False  # does not end when it is asked to
@@ -51,6 +52,9 @@ class FakeChild:
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    def allow(self, limit_bytes: int) -> None:
+        self.limits.append(limit_bytes)
 
     def state(self) -> EngineState:
         return self._state

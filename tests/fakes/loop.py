@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from omlx.engine.admission import Admission, Sizes
+from omlx.engine.buffers import FreedBuffers
 from omlx.engine.flights import Flights, Keeping
 from omlx.engine.gauge import Gauge, no_cache
 from omlx.engine.inbox import Inbox
@@ -32,6 +33,7 @@ from omlx.engine.row import Row
 from omlx.engine.sampling import Fault, Sampling
 from omlx.engine.scheduler import Limits, Scheduler
 from omlx.engine.turns import Stage
+from tests.fakes.allocator import FakeAllocator
 from tests.fakes.batch import FakeBatch, solo
 from tests.fakes.cache import Rig
 
@@ -112,7 +114,9 @@ class LoopRig:
         self.batch = FakeBatch(chunk=chunk, num_vocab=NUM_VOCAB)
         self.inbox = Inbox()
         self.meter = FakeMeter()
-        admission = Admission(sizes, limit_bytes)
+        self.allocator = FakeAllocator()
+        self.buffers = FreedBuffers(self.allocator, 0, is_metal=False, clock=self._clock)
+        self.admission = admission = Admission(sizes, limit_bytes, clear=self.buffers.release)
         self.scheduler = Scheduler(Limits(max_active, max_waiting), self._clock, admission.fits)
         self.calls: list[list[Event]] = []
         self.snapshots: list[EngineSnapshot] = []
@@ -145,6 +149,7 @@ class LoopRig:
             pacer=Pacer(chunk, 0.25),
             admission=admission,
             meter=self.meter,
+            buffers=self.buffers,
             inbox=self.inbox,
             emit=emit or self._emit,
             gauge=gauge,

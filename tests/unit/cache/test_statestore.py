@@ -81,3 +81,15 @@ def test_what_could_not_be_written_stays() -> None:
     for position in places:
         row.go_to(position)
     assert row.in_memory() == places, "no write has been done yet"
+
+
+def test_memory_that_is_needed_takes_snapshots_used_longest_ago() -> None:
+    row = Row(Rig(has_disk=False))
+    places = [STEP * i for i in range(1, 5)]
+    for position in places:
+        row.go_to(position)
+    size = row.snapshots.used_bytes // 4
+    assert [entry.payload.count for entry in row.snapshots.shrink(size + 1)] == places[:2]
+    assert row.in_memory() == places[2:] and row.snapshots.used_bytes == 2 * size
+    assert len(row.snapshots.shrink(9 * size)) == 2 and row.snapshots.used_bytes == 0
+    assert row.snapshots.evicted == 4

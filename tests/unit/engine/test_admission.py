@@ -91,6 +91,90 @@ def test_m6_after_a_failed_allocation_the_limit_comes_back() -> None:
     assert admission.fits(lengths)
 
 
+# ---- the share of one limit for several engines
+
+
+ROW = 100 + 2 * 512
+
+
+def test_a_share_limits_what_is_admitted_and_refuses_nothing() -> None:
+    admission, _ = make(1000 + 4 * ROW)
+    most = admission.most_tokens
+    admission.set_limit(1000 + 2 * ROW)
+    assert admission.fits([10, 10]) and not admission.fits([10, 10, 10])
+    assert admission.most_tokens == most and not admission.refusal(700)
+    admission.set_limit(10**9)
+    assert admission.fits([10] * 4) and not admission.fits([10] * 5), "the limit stays the limit"
+    admission.set_limit(0)
+    assert admission.fits([1]), "one short row always fits"
+    assert admission.use([]).limit_bytes == admission.least_bytes == 1000 + ROW
+    assert admission.use([]).told_bytes == 0
+
+
+def test_a_share_that_falls_makes_the_cache_shrink_and_no_row_leave() -> None:
+    admission, released = make(1000 + 4 * ROW, held=500)
+    assert admission.holds([10] * 3) and not released
+    admission.set_limit(1000 + 2 * ROW)
+    assert admission.holds([10] * 3) and sum(released) == 500
+    assert not admission.fits([10] * 4)
+    assert not admission.holds([600, 10, 10]), "one that grows has to make way"
+    assert admission.holds([10] * 2), "rows have ended"
+    assert not admission.holds([10] * 3), "and their place is given up"
+
+
+def test_what_waits_is_reported_until_it_fits() -> None:
+    admission, _ = make(1000 + 4 * ROW)
+    admission.set_limit(1000 + ROW)
+    assert admission.holds([10]) and not admission.fits([10, 10])
+    use = admission.use([10])
+    assert (use.needed_bytes, use.wanted_bytes) == (1000 + ROW, 1000 + 2 * ROW)
+    admission.set_limit(1000 + 2 * ROW)
+    assert admission.holds([10]) and admission.fits([10, 10])
+    use = admission.use([10, 10])
+    assert use.needed_bytes == use.wanted_bytes == 1000 + 2 * ROW
+
+
+def test_a_shortage_under_a_share_is_forgotten_up_to_the_share() -> None:
+    admission, _ = make(1000 + 8 * ROW)
+    admission.set_limit(1000 + 4 * ROW)
+    admission.failed([10] * 4)
+    admission.set_limit(1000 + 6 * ROW)
+    assert not admission.fits([10] * 3), "a new share does not make it forget"
+    for _ in range(30):
+        admission.relaxed()
+    assert admission.fits([10] * 6) and not admission.fits([10] * 7)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9000), st.lists(st.integers(1, 2000), max_size=4))),
+)
+def test_a_share_that_changes_makes_no_row_leave_and_is_never_passed(
+    turns: list[tuple[int, list[int]]],
+) -> None:
+    admission, _ = make(1000 + 8 * ROW)
+    for share, lengths in turns:
+        went_on = admission.holds(lengths)
+        admission.set_limit(share)
+        assert admission.holds(lengths) or not went_on
+        if admission.fits(lengths):
+            assert 1000 + admission.rows_bytes(lengths) <= max(share, admission.least_bytes)
+        assert admission.fits([1])
+
+
+def test_a_request_waits_for_the_share_and_goes_on_when_it_grows() -> None:
+    rig = LoopRig(cache=Rig(), sizes=SIZES, max_active=4, limit_bytes=1000 + 3 * ROW)
+    rig.admission.set_limit(1000 + ROW)
+    outcomes = [rig.submit([*LONG, i], 40) for i in range(3)]
+    rig.until_stage(outcomes[0], Stage.DECODING)
+    assert [rig.stage(o) for o in outcomes[1:]] == [Stage.WAITING] * 2
+    rig.admission.set_limit(1000 + 3 * ROW)
+    rig.until_stage(outcomes[2], Stage.DECODING)
+    assert rig.stage(outcomes[0]) is Stage.DECODING
+    rig.until()
+    for outcome in outcomes:
+        assert_as_solo(outcome)
+
+
 # ---- M14: a prefill near the ceiling
 
 

@@ -53,7 +53,7 @@ class Bench:
             raise self.load_error
         rig = LoopRig(emit=emit, publish=publish)
         self.prepare(rig)
-        return Assembly(rig.inbox, rig.loop, rig.batch, None, None)
+        return Assembly(rig.inbox, rig.loop, rig.batch, None, None, rig.admission, rig.buffers)
 
     def start(self) -> None:
         self.engine.start(self.events.put)

@@ -17,6 +17,8 @@ from omlx.engine.config import EngineConfig
 from omlx.engine.frames import (
     events_frame,
     events_from,
+    limit_frame,
+    limit_from,
     receive,
     request_frame,
     request_from,
@@ -33,6 +35,7 @@ from omlx.engine.request import (
     FailureCode,
     Finished,
     FinishReason,
+    MemoryUse,
     Prefilled,
     RequestClass,
     RequestStats,
@@ -82,6 +85,7 @@ SNAPSHOT = EngineSnapshot(
     decode_tokens_per_s=8.5,
     prefill_tokens_per_s=9.5,
     cache_note="off by setting",
+    memory_use=MemoryUse(*range(20, 29)),
     memory=TierUsage(1, 2, 3),
     disk=TierUsage(4, 5, 6),
     snapshots=SnapshotUsage(TierUsage(7, 8, 9), TierUsage(10, 11, 12)),
@@ -128,6 +132,19 @@ def test_configs(pair: Pair) -> None:
     config = EngineConfig("m", "/models/m", memory_bytes=0, disk_bytes=None, cache_dir="/ü")
     frame = cross(pair, {"kind": "start", "config": asdict(config)})
     assert EngineConfig(**frame["config"]) == config
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1, 2**53 + 1])
+def test_limits(pair: Pair, limit_bytes: int) -> None:
+    assert limit_from(cross(pair, limit_frame(limit_bytes))) == limit_bytes
+
+
+@pytest.mark.parametrize("limit_bytes", [-1, 1.5, None, "1"])
+def test_a_limit_that_is_none_is_our_bug(limit_bytes: object) -> None:
+    with pytest.raises(AssertionError):
+        limit_from({"kind": "limit", "limit_bytes": limit_bytes})
+    with pytest.raises(AssertionError):
+        limit_frame(-1)
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)

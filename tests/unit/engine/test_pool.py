@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.lifecycle import Phase
-from omlx.engine.pool import Pool, PoolPolicy, Stay
-from omlx.engine.request import EngineRequest, EngineState, Failed
+from omlx.engine.pool import Pool, PoolPolicy
+from omlx.engine.request import EngineRequest, EngineSnapshot, EngineState, Failed, MemoryUse
 from omlx.engine.room import RoomLimits
+from omlx.engine.slot import Stay
 from omlx.models.locate import ModelEntry
 from tests.fakes.child import Clock, FakeChild, Heard
 
@@ -188,6 +189,88 @@ def test_what_pinned_ones_leave_no_room_for_is_refused() -> None:
     (end,) = bench.heard.of(name)
     assert isinstance(end, Failed) and "pinned models (a)" in end.message
     bench.serve("a")
+
+
+# ---- one limit of memory for all
+
+
+def use(bench: Bench, model_id: str, **sizes: int) -> None:
+    """An engine has heard what it was told, and reports what it takes."""
+    child = bench.child(model_id)
+    told = child.limits[-1]
+    child.figures = EngineSnapshot(memory_use=MemoryUse(told_bytes=told, **sizes))
+    bench.turn()
+
+
+def test_a_process_is_told_what_it_may_use_before_it_loads() -> None:
+    bench = Bench("a", limits=RoomLimits(None, 100))
+    bench.ask("a")
+    bench.turn()
+    assert bench.child("a").limits == [100]
+    bench.child("a").ready()
+    bench.child("a").end(-9)
+    bench.turn()
+    assert len(bench.children["a"]) == 2 and bench.child("a").limits == [100]
+
+
+def test_without_a_limit_nobody_is_told_anything() -> None:
+    bench = Bench("a", "b")
+    bench.serve("a")
+    bench.serve("b")
+    assert bench.child("a").limits == bench.child("b").limits == []
+
+
+def test_a_load_waits_until_caches_have_made_way() -> None:
+    bench = Bench("a", "b", limits=RoomLimits(None, 100))
+    bench.serve("a")
+    use(bench, "a", least_bytes=20, cache_bytes=80)
+    assert bench.child("a").limits == [100]
+    bench.ask("b")
+    bench.turn()
+    assert bench.loaded() == {"a"} and bench.child("a").limits == [100, 84]
+    bench.turn(10)
+    assert bench.loaded() == {"a"} and bench.child("a").limits == [100, 84], "told once"
+    use(bench, "a", least_bytes=20, cache_bytes=64)
+    assert bench.loaded() == {"a", "b"}
+    assert sum(bench.child(name).limits[-1] for name in "ab") <= 100
+
+
+def test_a_load_waits_for_running_rows_without_making_them_leave() -> None:
+    bench = Bench("a", "b", limits=RoomLimits(None, 100))
+    name = bench.ask("a")
+    bench.turn()
+    bench.child("a").ready()
+    use(bench, "a", least_bytes=20, needed_bytes=95)
+    bench.ask("b")
+    bench.turn(10)
+    assert bench.loaded() == {"a"}
+    bench.child("a").finishes(name)
+    use(bench, "a", least_bytes=20)
+    use(bench, "a", least_bytes=20)
+    assert bench.loaded() == {"a", "b"}
+
+
+def test_rows_that_need_it_make_an_idle_model_leave() -> None:
+    bench = Bench("a", "b", "c", limits=RoomLimits(None, 100))
+    for name in "cba":
+        bench.serve(name)
+    bench.ask("a")
+    bench.turn()
+    use(bench, "a", least_bytes=20, needed_bytes=85)
+    assert bench.loaded() == {"a", "b"}, "c was idle longest, and one is enough"
+
+
+def test_requests_that_wait_make_a_model_leave_that_is_idle_for_long() -> None:
+    bench = Bench("a", "b", limits=RoomLimits(None, 100))
+    bench.serve("b")
+    bench.serve("a")
+    bench.ask("a")
+    bench.turn()
+    use(bench, "a", least_bytes=20, needed_bytes=50, wanted_bytes=95)
+    bench.pass_time(25)
+    assert bench.loaded() == {"a", "b"}
+    bench.pass_time(10)
+    assert bench.loaded() == {"a"}
 
 
 def test_commands() -> None:

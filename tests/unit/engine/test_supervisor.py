@@ -23,14 +23,19 @@ from tests.fakes.child import Clock, FakeChild, Heard
 class Bench:
     """A supervised engine whose processes are fakes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_live: int | None = None) -> None:
         self.clock = Clock()
         self.children: list[FakeChild] = []
         self.errors: list[Exception] = []
         self.num_wakes = 0
         self.heard = Heard()
         self.engine = SupervisedEngine(
-            "m", self.make, patience=Patience(10, 300, 1800), clock=self.clock, wake=self.wake
+            "m",
+            self.make,
+            max_live=max_live,
+            patience=Patience(10, 300, 1800),
+            clock=self.clock,
+            wake=self.wake,
         )
         self.engine.start(self.heard)
 
@@ -392,3 +397,21 @@ def test_stop_ends_everything_and_nothing_starts_again(bench: Bench) -> None:
     bench.engine.tick()
     bench.engine.load()
     assert len(bench.children) == 1
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_an_engine_that_does_not_read_has_so_many_requests_and_no_more(*, is_loaded: bool) -> None:
+    bench = Bench(max_live=3)
+    if is_loaded:
+        bench.load()
+    bench.submit("a", "b", "c", "d")
+    (end,) = bench.heard.of("d")
+    assert isinstance(end, Failed) and end.code is FailureCode.OVERLOADED
+    if not is_loaded:
+        bench.load()
+    bench.engine.abort("a")
+    bench.submit("e")
+    assert isinstance(bench.heard.of("e")[-1], Failed), "it has not heard of the abort"
+    bench.child.finishes("a", reason=FinishReason.ABORT)
+    bench.submit("f")
+    assert bench.child.ids == ["a", "b", "c", "f"] and not bench.heard.of("f")

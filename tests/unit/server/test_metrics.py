@@ -5,6 +5,7 @@ from omlx.engine.request import (
     CacheCounters,
     EngineSnapshot,
     EngineState,
+    MemoryUse,
     RequestStats,
     SnapshotUsage,
     TierUsage,
@@ -21,6 +22,7 @@ SNAPSHOT = EngineSnapshot(
     decode_tokens_per_s=40.0,
     prefill_tokens_per_s=500.0,
     cache_note="uncached: sliding window",
+    memory_use=MemoryUse(900, 1, 200, 2, 300, 400, 500, 600),
     memory=TierUsage(5, 600, 7000),
     disk=TierUsage(8, 900, 10000),
     snapshots=SnapshotUsage(TierUsage(1, 50, 500), TierUsage(2, 60, 600)),
@@ -96,6 +98,10 @@ def test_exposition():
     assert found["omlx_engine_requests", "decode", "m"] == 3
     assert found["omlx_cache_bytes", "disk", "m"] == 900
     assert found["omlx_cache_budget_bytes", "m", "memory"] == 7000
+    assert found["omlx_engine_memory_limit_bytes", "m"] == 900
+    parts = {"needed": 200, "cache": 300, "active": 400, "freed": 500, "process": 600}
+    for part, size in parts.items():
+        assert found["omlx_engine_memory_bytes", *sorted([part, "m"])] == size
     assert found["omlx_cache_bad_files_total", "checksum", "m"] == 2
     assert found["omlx_cache_moved_bytes_total", "m", "write"] == 12
     assert found["omlx_cache_events_total", "evicted_memory", "m"] == 13
