@@ -27,6 +27,7 @@ from omlx.engine.request import (
     SamplingParams,
     SnapshotUsage,
     Started,
+    StartFigures,
     TierUsage,
     Token,
     Trail,
@@ -127,6 +128,7 @@ def _trail(fields: Frame | None) -> Trail | None:
 def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
     parts: Frame = {
+        "start": StartFigures(**fields["start"]),
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "snapshots": SnapshotUsage(

@@ -249,6 +249,16 @@ class CacheFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFigures:
+    """What the start of an engine took: seconds to load the weights, of so many bytes, and seconds
+    of the steps that warmed it up."""
+
+    load_s: float = 0.0
+    warm_up_s: float = 0.0
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The latest figures of an engine, at most a second old while it works."""
 
@@ -263,6 +273,7 @@ class EngineSnapshot:
     decode_tokens_per_s: float = 0.0
     prefill_tokens_per_s: float = 0.0
     cache_note: str = ""
+    start: StartFigures = field(default_factory=StartFigures)
     memory: TierUsage = field(default_factory=TierUsage)
     disk: TierUsage = field(default_factory=TierUsage)
     snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)
