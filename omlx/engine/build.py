@@ -187,7 +187,7 @@ def assemble_loaded(
     start = StartFigures(load_s, weight_bytes=loaded.weight_bytes)
     if config.warm_up:
         served = _served(loaded, num_rows, chunk)
-        start = _warm_up(batch, served, start, pacer, admission, cache)
+        start = _warm_up(batch, served, start, cache=cache, pacer=pacer, admission=admission)
     gauge.started(start)
     return Assembly(inbox, loop, batch, prefix, cache.tiers.disk if cache else None)
 
@@ -213,9 +213,10 @@ def _warm_up(
     batch: Batch | SoloBatch,
     served: Served,
     start: StartFigures,
+    *,
+    cache: _Cache | None,
     pacer: Pacer,
     admission: Admission,
-    cache: _Cache | None,
 ) -> StartFigures:
     """Run the model at the shapes served; ModelError."""
 
