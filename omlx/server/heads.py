@@ -14,9 +14,9 @@ from pathlib import Path
 
 from omlx.server.prompt import head_of
 from omlx.storage.entry import JournalEntry
-from omlx.storage.fs import RealFileSystem
+from omlx.storage.fs import FileSystem, RealFileSystem
 from omlx.storage.history import History
-from omlx.storage.layout import HASH_BYTES, BlockHash, BlockKey, RootHash
+from omlx.storage.layout import HASH_BYTES, MAX_COUNT, BlockHash, BlockKey, RootHash
 from omlx.storage.peek import Peek
 
 _MOST_ROWS = 5000  # of the journal that are looked at
@@ -36,10 +36,11 @@ class _Head:
 class StoredHeads:
     """Reads the journal and the disk tier, and changes nothing; for one thread at a time."""
 
-    def __init__(self, journal_path: Path, cache_dir: Path) -> None:
+    def __init__(self, journal_path: Path, cache_dir: Path, fs: FileSystem | None = None) -> None:
         self._journal_path = journal_path
         self._history = History(journal_path)
         self._cache_dir = cache_dir
+        self._fs = fs or RealFileSystem()
 
     def most_used(self, model: str, num_heads: int) -> list[tuple[int, ...]]:
         """The tokens of at most so many heads of a model, those that most requests shared first.
@@ -61,7 +62,7 @@ class StoredHeads:
     def _tokens(self, head: _Head) -> tuple[int, ...]:
         """The tokens of a head, as far as its blocks are there."""
         root = RootHash(bytes.fromhex(head.rows[0].root))
-        peek, size = Peek(self._cache_dir, root, RealFileSystem()), head.rows[0].block_size
+        peek, size = Peek(self._cache_dir, root, self._fs), head.rows[0].block_size
         parent, tokens = BlockHash(root), list[int]()
         for name in head.blocks:
             own = _tokens_of(peek, parent, name, size)
@@ -98,7 +99,8 @@ def _is_usable(row: JournalEntry) -> bool:
         is_name = is_name and all(len(bytes.fromhex(b)) == HASH_BYTES for b in row.blocks)
     except ValueError:
         return False
-    return is_name and row.block_size > 0 and 0 < head_of(row.spans) < row.prompt_tokens
+    is_size = 0 < row.block_size <= MAX_COUNT
+    return is_name and is_size and 0 < head_of(row.spans) < row.prompt_tokens
 
 
 def _ranked(rows: Sequence[JournalEntry]) -> list[_Head]:
