@@ -6,6 +6,7 @@ only.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from omlx.engine.sampling import Sampling
 from omlx.errors import ModelError
 
 _log = logging.getLogger("omlx.engine.warmup")
-_LIMIT_S = 5.0  # no step is begun after it; one that runs is not broken off
+_LIMIT_S = 5.0  # no step is begun after it, or that is known to take longer
 _SHORT = 8  # tokens of a prompt that is there to be decoded after
 _NUM_DECODED = 4  # tokens of each row: the first steps of a shape find its buffers and kernels
 _MOST_STEPS = 64  # of one shape: more would be a batch that gets nowhere
@@ -67,8 +68,8 @@ class WarmUpFigures:
 class WarmUp:
     """Runs once, on a batch without rows, and leaves it without any.
 
-    `prefilled` gets tokens and seconds of a full prefill piece. The first step of a shape compiles
-    and is not measured; what later ones cost is told to pacer, admission and `prefilled`.
+    The first step of a shape compiles and is not measured; what later ones cost is told to pacer
+    and admission, and of the largest prompt piece the tokens and seconds to `prefilled`.
     """
 
     def __init__(
@@ -95,7 +96,11 @@ class WarmUp:
         self._limit_s = limit_s
         self._ends_at = 0.0
         self._num_steps = 0
-        self._seen: set[tuple[str, int]] = set()
+        self._token_s: float | None = None  # the least that a prompt token has taken
+        self._row_s = 0.0  # what a row's short prompt takes
+        self._pieces: set[int] = set()  # the sizes that were run
+        self._largest: tuple[int, float] = (0, 0.0)  # the largest measured piece, and its seconds
+        self._is_fault_said = False
 
     def run(self) -> WarmUpFigures:
         """Run shape after shape within the limit of time; ModelError if the model can't compute."""
@@ -104,8 +109,9 @@ class WarmUp:
         self._ends_at, is_whole = started + self._limit_s, True
         try:
             for shape in self._shapes():
-                if self._is_late or not shape():
+                if self._left_s <= 0 or not shape():
                     is_whole = False
+            self._tell()
         except _FAULTS as error:
             if not is_shortage(error):
                 raise ModelError(
@@ -121,8 +127,15 @@ class WarmUp:
         return WarmUpFigures(self._clock() - started, self._num_steps, is_whole)
 
     @property
-    def _is_late(self) -> bool:
-        return self._clock() >= self._ends_at
+    def _left_s(self) -> float:
+        return self._ends_at - self._clock()
+
+    def _tell(self) -> None:
+        """Tell what a prompt token costs."""
+        num_tokens, seconds = self._largest
+        if num_tokens:
+            self._pacer.stepped(seconds, num_tokens, 0)
+            self._prefilled(num_tokens, seconds)
 
     def _shapes(self) -> Iterator[Callable[[], bool]]:
         """What to run, the most needed first; each tells whether it ran to its end."""
@@ -136,68 +149,74 @@ class WarmUp:
             yield lambda n=num_rows: self._decode(n, (_PLAIN, _FILTERED))
 
     def _prefill(self) -> bool:
-        """One prompt in pieces of every size, the largest first, so that all are on the grid."""
+        """One prompt in pieces of every size, the smallest first: what they take tells whether
+        there is time for a larger one."""
         grains = self._served.grains
-        num_tokens = self._fitting(sum(grains) + 1)
+        num_tokens = self._fitting(2 * sum(grains) + 1)
         if num_tokens < 2:
             return False
         self._insert("prefill", num_tokens, _GREEDY)
-        for grain in grains:
-            if self._is_late:
-                break
-            self._prefill_piece(grain)
-        is_whole = not self._batch.num_left("prefill")
+        is_whole = all(self._prefill_to(grain) for grain in reversed(grains))
         self._batch.reset()
         return is_whole
 
-    def _prefill_piece(self, grain: int) -> None:
+    def _prefill_to(self, grain: int) -> bool:
+        """Go on until a piece of so many tokens was run; False where prompt or time end before."""
+        while self._batch.num_left("prefill"):
+            if self._left_s <= grain * (self._token_s or 0.0):
+                return False
+            if self._prefill_piece(grain) == grain:
+                return True
+        return False
+
+    def _prefill_piece(self, grain: int) -> int:
+        """Run what leads to the next place on the grid; its number of tokens."""
         before, started = self._batch.num_left("prefill"), self._clock()
         self._meter.begin()
         self._step(("prefill",), grain)
         self._batch.settle("prefill")
         seconds, peak = self._clock() - started, self._meter.end()
-        num_tokens = before - self._batch.num_left("prefill")
-        is_first = ("prefill", grain) not in self._seen
-        self._seen.add(("prefill", grain))
-        if is_first or num_tokens < grain:
-            return
-        self._admission.stepped(grain, peak)
-        if grain == self._served.grains[0]:
-            self._pacer.stepped(seconds, num_tokens, 0)
-            self._prefilled(num_tokens, seconds)
+        size = before - self._batch.num_left("prefill")
+        is_first = size not in self._pieces
+        self._pieces.add(size)
+        self._token_s = min(seconds / size, self._token_s or math.inf)
+        if not is_first:
+            self._admission.stepped(size, peak)
+            self._largest = max(self._largest, (size, seconds), key=lambda piece: piece[0])
+        return size
 
     def _decode(self, num_rows: int, params: Sequence[SamplingParams]) -> bool:
         """So many rows that decode together, the samplers dealt out among them."""
         num_tokens = self._fitting(_SHORT + _NUM_DECODED, num_rows) - _NUM_DECODED
-        if num_tokens < 1:
+        if num_tokens < 1 or self._left_s <= num_rows * self._row_s:
             return False
         names = [f"decode {idx}" for idx in range(num_rows)]
         for idx, name in enumerate(names):
             # Prompts of two lengths, so that one is padded.
             self._insert(name, max(1, num_tokens - idx % 2), params[idx % len(params)])
+        num_decoded = 0
         for _ in range(_MOST_STEPS):
-            if self._is_late or not len(self._batch):
+            if self._left_s <= 0 or not len(self._batch):
                 break
             started = self._clock()
             tokens = self._step(names, self._served.grains[0])
-            self._decoded(num_rows, tokens, self._clock() - started)
+            seconds = self._clock() - started
+            if not num_decoded and not tokens:
+                self._row_s = seconds / num_rows
+            elif num_decoded and num_rows == 1 and params == (_GREEDY,):
+                # One row is what first requests meet; the pacer learns of more when they come.
+                self._pacer.stepped(seconds, 0, 1)
+            num_decoded += len(tokens)
+            self._look(tokens)
         is_whole = not len(self._batch)
         if not is_whole:
             self._batch.reset()
         return is_whole
 
-    def _decoded(self, num_rows: int, tokens: Sequence[RowToken], seconds: float) -> None:
-        if any(token.finish == "fault" for token in tokens) and not self._has_seen("fault", 0):
+    def _look(self, tokens: Sequence[RowToken]) -> None:
+        if not self._is_fault_said and any(token.finish == "fault" for token in tokens):
+            self._is_fault_said = True
             _log.warning("the model's logits are not finite in the warm-up")
-        # One row is what the first requests meet; the pacer learns of more when they come.
-        if len(tokens) == num_rows and self._has_seen("decode", num_rows) and num_rows == 1:
-            self._pacer.stepped(seconds, 0, 1)
-
-    def _has_seen(self, what: str, size: int) -> bool:
-        """Whether it was asked about that before (mutates)."""
-        has_seen = (what, size) in self._seen
-        self._seen.add((what, size))
-        return has_seen
 
     def _step(self, row_ids: Sequence[str], grain: int) -> list[RowToken]:
         self._num_steps += 1

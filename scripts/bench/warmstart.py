@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from omlx.engine.blas import preload_library, with_preload
 
 READERS = 8
 PIECE = 16 << 20
@@ -93,7 +94,8 @@ def weights(folder):
 def run(what, folder):
     """A process of its own; what it measured."""
     words = [sys.executable, __file__, "--child", what, "--model", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    env = with_preload(os.environ, preload_library("auto"))  # as an engine process has it
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

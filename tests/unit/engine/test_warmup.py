@@ -122,6 +122,19 @@ def test_what_was_measured_is_told(model: Any) -> None:
     assert before == CHUNK and tight.room([10], CHUNK) == 16, "the peak of a piece is known"
 
 
+def test_only_greedy_steps_of_one_row_are_what_a_decode_step_costs(model: Any) -> None:
+    told: list[tuple[int, int]] = []
+
+    class Told(Pacer):
+        def stepped(self, seconds: float, num_prefilled: int, num_decoded: int) -> None:
+            told.append((num_prefilled, num_decoded))
+
+    bench = Bench(model)
+    bench.pacer = Told(CHUNK, 0.25)
+    bench.run()
+    assert told == [(0, 1)] * 3 + [(64, 0)], "four tokens, the first of which is not measured"
+
+
 def test_no_step_is_begun_after_the_limit(model: Any) -> None:
     bench = Bench(model)
     bench.step_s = 1.0  # each look at the clock takes a second
@@ -130,6 +143,25 @@ def test_no_step_is_begun_after_the_limit(model: Any) -> None:
     assert 0 < figures.num_steps < 10
     assert len(bench.batch) == 0
     assert Bench(model).run(limit_s=0.0).num_steps == 0
+
+
+def test_a_step_that_would_take_too_long_is_not_begun(model: Any) -> None:
+    bench = Bench(model)
+
+    def slow(tokens: mx.array, cache: Any = None) -> mx.array:
+        bench.now += 0.05 * tokens.size  # 20 tokens a second
+        return model(tokens, cache=cache)
+
+    bench.model._model = slow
+    slow.layers = model.layers  # pyright: ignore
+    figures = bench.run(clock=bench.clock, limit_s=5.0)
+    assert not figures.is_whole
+    assert 2.0 < figures.seconds < 5.5, "what is known of smaller pieces tells of larger ones"
+    assert (1, 32) in bench.model.shapes and (1, 64) not in bench.model.shapes
+    many = Bench(model, replace(SERVED, max_rows=64))
+    many.model._model = slow
+    many.run(clock=bench.clock, limit_s=5.0)
+    assert max(rows for rows, _ in many.model.shapes) < 64
 
 
 def test_window_and_memory_bound_the_shapes(model: Any) -> None:
