@@ -34,6 +34,7 @@ from omlx.engine.memory import (
     QueueLimit,
     auto_prefill_chunk,
     auto_tier_bytes,
+    auto_warm_up_s,
     keep_buffers,
     limit_bytes,
 )
@@ -232,6 +233,7 @@ def _warm_up(
         meter=PeakMeter(),
         prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
         clock=time.monotonic,
+        limit_s=auto_warm_up_s(),
     ).run()
     parts = "" if figures.is_whole else ", not at all shapes"
     _log.info("warmed up in %.1f s: %d steps%s", figures.seconds, figures.num_steps, parts)

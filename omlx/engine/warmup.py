@@ -20,7 +20,6 @@ from omlx.engine.sampling import Sampling
 from omlx.errors import ModelError
 
 _log = logging.getLogger("omlx.engine.warmup")
-_LIMIT_S = 5.0  # no step is begun after it, or that is known to take longer
 _SHORT = 8  # tokens of a prompt that is there to be decoded after
 _NUM_DECODED = 4  # tokens of each row: the first steps of a shape find its buffers and kernels
 _MOST_STEPS = 64  # of one shape: more would be a batch that gets nowhere
@@ -83,8 +82,9 @@ class WarmUp:
         meter: Meter,
         prefilled: Callable[[int, float], None],
         clock: Callable[[], float],
-        limit_s: float = _LIMIT_S,
+        limit_s: float,
     ) -> None:
+        """No step is begun after `limit_s`, or that is known to end after it."""
         self._batch = batch
         self._served = served
         self._make_sampling = make_sampling
