@@ -111,7 +111,7 @@ def figures(folder, pairs, *, is_cached):
             raw(paths)
         else:
             drop_pages(paths)
-            shares.append(cached_share(paths))
+            shares.append(cached_share(paths) or 0.0)
             drop_pages(paths)
         return run(what, folder)
 
@@ -146,7 +146,7 @@ def figures(folder, pairs, *, is_cached):
         "load_s": parts["load_s"],
         "warm_up_s": parts["warm_up_s"],
         "raw_s": spread(raws_s),
-        "share_in_page_cache_before": None if is_cached else shares,
+        "most_in_page_cache_before": max(shares, default=None),
         "weight_bytes": ours_s[0]["bytes"],
     }
 
