@@ -53,7 +53,7 @@ def run_server(
     `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
     thread may call for the status object of `admin`.
     """
-    warm = _warm_plan(resolved)
+    warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
@@ -91,7 +91,7 @@ def run_server(
             raise _explained(error, state_dir, resolved.settings.server.port) from error
 
 
-def _warm_plan(resolved: Resolved) -> WarmPlan:
+def warm_plan(resolved: Resolved) -> WarmPlan:
     """What settings ask to be warmed; SettingsError names the file that is wrong."""
     cache, prompts = resolved.settings.cache, read_warm_prompts(resolved)
     if not cache.is_on:

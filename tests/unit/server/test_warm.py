@@ -12,6 +12,7 @@ import pytest
 
 from omlx.cache.policy import StorePolicy
 from omlx.engine.lifecycle import EngineHealth
+from omlx.engine.pool import engine_config
 from omlx.engine.request import (
     Admitted,
     EngineRequest,
@@ -23,6 +24,7 @@ from omlx.engine.request import (
 )
 from omlx.errors import SettingsError, StoreError
 from omlx.server.openai.chat import Chat
+from omlx.server.run import warm_plan
 from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import WarmPrompt, read_warm_prompts
 from omlx.settings.build import load
@@ -282,3 +284,72 @@ def test_a_file_that_is_too_large(tmp_path: Path):
     small = replace(found.settings, server=replace(found.settings.server, max_body=10))
     with pytest.raises(SettingsError, match=r"larger than server\.max_body, 10 bytes"):
         read_warm_prompts(replace(found, settings=small))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[cache]\nwarm_heads = -1", "-1 is not within 0 to 1000"),
+        ("[cache]\nwarm_heads = 1001", "1001 is not within 0 to 1000"),
+        ("[cache]\nwarm_heads = true", "expected a whole number"),
+        ('[cache]\nwarm_heads = "two"', "expected a whole number"),
+        ("[cache]\nwarm_heads = 1.5", "expected a whole number"),
+        ('[cache]\nwarm_prompts = "a.json"', "expected a list of paths"),
+        ("[cache]\nwarm_prompts = [7]", "expected a list of paths"),
+        ('[cache]\nwarm_prompts = [""]', "expected a list of paths"),
+        ('[cache]\nwarm_prompts = ["a\\u0000b"]', "expected a list of paths"),
+        ('[cache]\nwarm_prompt = ["a"]', "did you mean 'warm_prompts'"),
+        ('[model."*".cache]\nwarm_heads = 1', "cannot be set for one model"),
+        ('[engine]\nwarm_up = "maybe"', "expected true or false"),
+        ("[engine]\nwarm_up = 1", "expected true or false"),
+    ],
+)
+def test_settings_that_can_not_be_used(tmp_path: Path, text: str, says: str):
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(env={"OMLX_HOME": str(tmp_path)}, cwd=tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/config.toml:2: ")
+    assert says in problem
+
+
+def test_a_model_can_do_without_its_warm_up(tmp_path: Path):
+    (tmp_path / "config.toml").write_text('[model."big*".engine]\nwarm_up = false\n')
+    found = load(env={"OMLX_HOME": str(tmp_path)}, cwd=tmp_path)
+    assert engine_config(entry("small", path=str(tmp_path / "small")), found).warm_up
+    assert not engine_config(entry("big-one", path=str(tmp_path / "big")), found).warm_up
+
+
+def test_paths_are_those_of_the_file_that_names_them(tmp_path: Path):
+    assert resolved(tmp_path, "p/a.json").settings.cache.warm_prompts == (tmp_path / "p/a.json",)
+    (tmp_path / "config.toml").unlink()
+    here = tmp_path / "here"
+    here.mkdir()
+    given = load(
+        cli={"cache.warm_prompts": ("a.json", "/b.json")},
+        env={"OMLX_HOME": str(tmp_path)},
+        cwd=here,
+    )
+    assert given.settings.cache.warm_prompts == (here / "a.json", Path("/b.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "num_heads"),
+    [
+        ({"cache.enabled": "false"}, "the cache is off", 0),
+        ({"journal.enabled": "false"}, "the journal, which tells which, is off", 0),
+        ({}, "", 3),
+    ],
+)
+def test_what_settings_leave_of_the_plan(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    given: dict[str, str],
+    says: str,
+    num_heads: int,
+):
+    found = load(
+        cli={"cache.warm_heads": "3", **given}, env={"OMLX_HOME": str(tmp_path)}, cwd=tmp_path
+    )
+    assert warm_plan(found).num_heads == num_heads
+    assert says in caplog.text and bool(caplog.text) is bool(says)
