@@ -84,20 +84,18 @@ def test_nothing_to_warm_is_nothing_done():
 
 
 def test_a_users_request_ends_what_runs_and_it_goes_on_later():
-    engine = ScriptedEngine(script=held)
+    is_held, ok = threading.Event(), say("ok")
+
+    def script(request: EngineRequest) -> Iterable[Sequence[Event]]:
+        if request.id == "warm-1":
+            return held(request)
+        assert request.id.startswith("warm-") or is_held.wait(10)
+        return ok(request)
+
+    engine = ScriptedEngine(script=script)
     with running(Plan(engines=[engine], warm=WarmPlan([prompt()]))) as server:
         wait_until(lambda: len(warmed(engine)) == 1)
         own = warmed(engine)[0].id
-        is_held = threading.Event()
-        ok = say("ok")
-
-        def script(request: EngineRequest) -> Iterable[Sequence[Event]]:
-            if request.id.startswith("warm-"):
-                return ok(request)
-            assert is_held.wait(10)
-            return ok(request)
-
-        engine.script = script
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(server.chat().status_code))
         asking.start()
