@@ -3,27 +3,21 @@
 Knows nothing about caches or servers that run.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from omlx.errors import ModelError, OmlxError
 from omlx.models.locate import ModelEntry, resolve
 from omlx.models.names import names_of
 from omlx.models.text import TextModel
-from omlx.server.anthropic.messages import Messages
+from omlx.server.either import either_dialect
 from omlx.server.errors import ApiError
-from omlx.server.generation import Dialect, Generation
-from omlx.server.openai.chat import Chat
+from omlx.server.generation import Generation
 from omlx.server.prompt import Encoded, encode
 
 if TYPE_CHECKING:
     from omlx.settings.build import Resolved
-
-_ANTHROPIC_FIELDS = frozenset({"system", "stop_sequences", "thinking"})
-_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +34,15 @@ class PromptFile:
 def read_body(path: Path) -> Generation:
     """The request in a file, in whichever dialect it is written; OmlxError."""
     try:
-        data = path.read_bytes()
-        tree: object = json.loads(data)
+        dialect, data = either_dialect(path.read_bytes(), reads_tools=True)
     except OSError as error:
         raise OmlxError(f"{path} can't be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise OmlxError(f"{path} is not valid JSON: {error}") from None
-    body = _mapping(tree)
-    if _is_anthropic(body):
-        if "max_tokens" not in body:  # which the API insists on, but no prompt has
-            data = json.dumps({**body, "max_tokens": 1}).encode()
-        return _decoded(path, Messages(reads_tools=True), data)
-    return _decoded(path, Chat(reads_tools=True), data)
-
-
-def _decoded(path: Path, dialect: Dialect, data: bytes) -> Generation:
     try:
         return dialect.decode(data)
     except ApiError as error:
         raise OmlxError(f"{path}: {error.message}") from None
-
-
-def _is_anthropic(body: Mapping[str, object]) -> bool:
-    if not _ANTHROPIC_FIELDS.isdisjoint(body):
-        return True
-    if any("input_schema" in _mapping(tool) for tool in _items(body.get("tools"))):
-        return True
-    contents = (_mapping(m).get("content") for m in _items(body.get("messages")))
-    blocks = (_mapping(block) for content in contents for block in _items(content))
-    return any(block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
-
-
-def _items(value: object) -> list[object]:
-    return cast(list[object], value) if isinstance(value, list) else []
 
 
 def prompt_file(path: Path, resolved: "Resolved", *, like: PromptFile | None = None) -> PromptFile:

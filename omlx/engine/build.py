@@ -6,7 +6,7 @@ Knows nothing about processes or threads but that all of this belongs to the eng
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,29 @@ from omlx.engine.memory import (
     QueueLimit,
     auto_prefill_chunk,
     auto_tier_bytes,
+    auto_warm_up_s,
     freed_buffers,
     keep_buffers,
     limit_bytes,
     memory_use,
 )
-from omlx.engine.pacer import Pacer
+from omlx.engine.pacer import Pacer, grains_of
 from omlx.engine.pulse import Pulse
-from omlx.engine.request import CacheFigures, EngineSnapshot, Event, MemoryUse
+from omlx.engine.request import (
+    CacheFigures,
+    EngineSnapshot,
+    Event,
+    MemoryUse,
+    SamplingParams,
+    StartFigures,
+)
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
 from omlx.engine.scheduler import Limits, Scheduler
 from omlx.engine.solo import SoloBatch
+from omlx.engine.warmup import Served, WarmUp
 from omlx.errors import StoreError
+from omlx.models.config import context_window
 from omlx.models.fingerprint import identify
 from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.storage.budget import Budget, auto_max_bytes
@@ -133,13 +143,15 @@ def assemble(
     publish: Callable[[EngineSnapshot], None],
     pulse: Pulse | None = None,
 ) -> Assembly:
-    """Load the model and build the loop around it; ModelError, StoreError."""
+    """Load the model, build the loop around it and warm it up; ModelError, StoreError."""
     started = time.monotonic()
     loaded = load(Path(config.model_path))
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
     identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
-    return assemble_loaded(config, loaded, identity, emit=emit, publish=publish, pulse=pulse)
+    return assemble_loaded(
+        config, loaded, identity, emit=emit, publish=publish, pulse=pulse, load_s=seconds
+    )
 
 
 def assemble_loaded(
@@ -152,8 +164,10 @@ def assemble_loaded(
     make_batch: Callable[..., Batch] = Batch,
     pulse: Pulse | None = None,
     make_scheduler: Callable[..., Scheduler] = Scheduler,
+    load_s: float = 0.0,
 ) -> Assembly:
-    """The loop around a model that is in memory already; `identity` is its fingerprint."""
+    """The loop around a model that is in memory already, which took so many seconds; `identity` is
+    its fingerprint."""
     keep_buffers()
     inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
@@ -161,17 +175,13 @@ def assemble_loaded(
     why_solo = why_not_merged(caches)
     num_rows = 1 if why_solo else config.max_active
     cache, note = _build_cache(config, caches, identity, inbox, why_solo)
-    is_ahead = cache is None or cache.tiers.codec.is_sliceable
-    batch = (
-        SoloBatch(loaded.model, prefill_chunk=chunk)
-        if why_solo
-        else make_batch(loaded.model, max_rows=num_rows, prefill_chunk=chunk, is_ahead=is_ahead)
-    )
+    batch = _batch(loaded.model, num_rows, chunk, cache, None if why_solo else make_batch)
     buffers = freed_buffers(time.monotonic)
     admission = _admission(config, loaded, caches, cache, clear=buffers.release)
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
     prefix = cache.prefix if cache else None
     keeper = Keeper(batch, prefix)
+    pacer = Pacer(chunk, config.max_gap_s)
     limits = Limits(num_rows, config.max_waiting, config.ageing_s)
     scheduler = make_scheduler(limits, time.monotonic, admission.fits)
     intake = Intake(
@@ -191,7 +201,7 @@ def assemble_loaded(
         keeper,
         scheduler,
         intake,
-        pacer=Pacer(chunk, config.max_gap_s),
+        pacer=pacer,
         admission=admission,
         meter=PeakMeter(),
         buffers=buffers,
@@ -200,8 +210,60 @@ def assemble_loaded(
         gauge=gauge,
         clock=time.monotonic,
     )
+    start = StartFigures(load_s, weight_bytes=loaded.weight_bytes)
+    if config.warm_up:
+        served = _served(loaded, num_rows, chunk)
+        start = _warm_up(batch, served, start, cache=cache, pacer=pacer, admission=admission)
+    gauge.started(start)
     disk = cache.tiers.disk if cache else None
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers)
+
+
+def _batch(
+    model: Any,
+    num_rows: int,
+    chunk: int,
+    cache: _Cache | None,
+    make_batch: Callable[..., Batch] | None,
+) -> Batch | SoloBatch:
+    if make_batch is None:
+        return SoloBatch(model, prefill_chunk=chunk)
+    is_ahead = cache is None or cache.tiers.codec.is_sliceable
+    return make_batch(model, max_rows=num_rows, prefill_chunk=chunk, is_ahead=is_ahead)
+
+
+def _served(loaded: LoadedModel, num_rows: int, chunk: int) -> Served:
+    return Served(num_rows, grains_of(chunk), context_window(loaded.config), loaded.num_vocab)
+
+
+def _warm_up(
+    batch: Batch | SoloBatch,
+    served: Served,
+    start: StartFigures,
+    *,
+    cache: _Cache | None,
+    pacer: Pacer,
+    admission: Admission,
+) -> StartFigures:
+    """Run the model at the shapes served; ModelError."""
+
+    def sampling(params: SamplingParams) -> Sampling:
+        return make_sampling(params, seed=0, position=0, num_vocab=served.num_vocab)
+
+    figures = WarmUp(
+        batch,
+        served,
+        make_sampling=sampling,
+        pacer=pacer,
+        admission=admission,
+        meter=PeakMeter(),
+        prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
+        clock=time.monotonic,
+        limit_s=auto_warm_up_s(),
+    ).run()
+    parts = "" if figures.is_whole else ", not at all shapes"
+    _log.info("warmed up in %.1f s: %d steps%s", figures.seconds, figures.num_steps, parts)
+    return replace(start, warm_up_s=figures.seconds)
 
 
 def _gauge(

@@ -30,4 +30,5 @@ class EngineConfig:
     load: str = "auto"
     write_delay_s: float = 2.0
     drain_s: float = 10.0
+    warm_up: bool = True
     log_level: str = "info"

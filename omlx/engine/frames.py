@@ -28,6 +28,7 @@ from omlx.engine.request import (
     SamplingParams,
     SnapshotUsage,
     Started,
+    StartFigures,
     TierUsage,
     Token,
     Trail,
@@ -142,6 +143,7 @@ def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
     parts: Frame = {
         "memory_use": MemoryUse(**fields["memory_use"]),
+        "start": StartFigures(**fields["start"]),
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "snapshots": SnapshotUsage(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from omlx.engine.pulse import Pulse
-from omlx.engine.request import CacheFigures, EngineSnapshot, MemoryUse
+from omlx.engine.request import CacheFigures, EngineSnapshot, MemoryUse, StartFigures
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.turns import Stage
 
@@ -53,9 +53,14 @@ class Gauge:
         self._clock = clock
         self._pulse = pulse
         self._next_at = 0.0
+        self._start = StartFigures()
         self._finished = self._failed = self._generated = self._preemptions = 0
         self._prompt = self._from_memory = self._from_disk = 0
         self._prefill_rate = self._decode_rate = 0.0
+
+    def started(self, start: StartFigures) -> None:
+        """The engine can take requests; what that took (mutates)."""
+        self._start = start
 
     def took_up(self, request_id: str) -> None:
         """A request leaves the queue: from now on it is worked on."""
@@ -114,6 +119,7 @@ class Gauge:
                 prefill_tokens_per_s=self._prefill_rate,
                 cache_note=self._cache_note,
                 memory_use=self._memory_use(scheduler.lengths()),
+                start=self._start,
                 memory=cache.memory,
                 disk=cache.disk,
                 snapshots=cache.snapshots,

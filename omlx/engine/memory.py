@@ -122,6 +122,11 @@ def auto_prefill_chunk() -> int:
     return 2048 if mx.default_device().type == mx.DeviceType.gpu else 256
 
 
+def auto_warm_up_s() -> float:
+    """How long an engine may warm up: a CPU has few kernels to compile, and long steps."""
+    return 5.0 if mx.default_device().type == mx.DeviceType.gpu else 2.0
+
+
 def _available_bytes() -> int:
     return psutil.virtual_memory().available
 

@@ -42,10 +42,8 @@ class Pacer:
         return self._most < before
 
     def _grain(self, num_tokens: int) -> int:
-        grain = self._chunk
-        while grain > num_tokens and grain // 2 >= _LEAST:
-            grain //= 2
-        return grain
+        grains = grains_of(self._chunk)
+        return next((grain for grain in grains if grain <= num_tokens), grains[-1])
 
     def stepped(self, seconds: float, num_prefilled: int, num_decoded: int) -> None:
         """A step computed so many prompt tokens, and one for each of so many rows (mutates)."""
@@ -58,6 +56,14 @@ class Pacer:
             self._token_s = _follow(self._token_s, cost)
         elif num_decoded:
             self._decode_s = _follow(self._decode_s, seconds)
+
+
+def grains_of(chunk: int) -> list[int]:
+    """The numbers of prompt tokens that a step may have, the largest first."""
+    grains = [chunk]
+    while grains[-1] // 2 >= _LEAST:
+        grains.append(grains[-1] // 2)
+    return grains
 
 
 def _follow(value: float, newest: float) -> float:

@@ -56,6 +56,7 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         load=cache.load,
         write_delay_s=cache.write_delay,
         drain_s=s.server.drain_timeout,
+        warm_up=resolved.for_model(entry.id, entry.path).engine.warm_up,
         log_level=s.log.level,
     )
 

@@ -271,6 +271,16 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFigures:
+    """What the start of an engine took: seconds to load the weights, of so many bytes, and seconds
+    of the steps that warmed it up."""
+
+    load_s: float = 0.0
+    warm_up_s: float = 0.0
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The latest figures of an engine, at most a second old while it works."""
 
@@ -286,6 +296,7 @@ class EngineSnapshot:
     prefill_tokens_per_s: float = 0.0
     cache_note: str = ""
     memory_use: MemoryUse = field(default_factory=MemoryUse)
+    start: StartFigures = field(default_factory=StartFigures)
     memory: TierUsage = field(default_factory=TierUsage)
     disk: TierUsage = field(default_factory=TierUsage)
     snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)

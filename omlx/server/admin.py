@@ -13,6 +13,7 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "is_stalled": bool, "pid": int | null,
                  "restarts", "quarantined_prompts", "requests": int,
                  "window": int | null, "cache_note": str,
+                 "load_s", "warm_up_s": float, "weight_bytes": int,
                  "waiting", "loading", "prefilling", "decoding": int,
                  "finished_requests", "failed_requests", "generated_tokens", "preemptions": int,
                  "tokens_per_s": {"prefill", "decode": float},
@@ -33,7 +34,8 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
 request that left the queue; "uncached_mean" is prompt tokens computed per turn. "recent" are the
 last 20 requests that are over, the newest first, without any text; "part" is where a prompt left
 what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are bytes
-on their way to disk, and those of today (UTC) against the limit of a day.
+on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how long the
+weights took to load, "warm_up_s" the steps before the model was ready.
 """
 
 from collections.abc import Iterable, Sequence
@@ -116,6 +118,7 @@ def _model(model: ModelView) -> dict[str, object]:
         "requests": model.engine.health.num_live,
         "window": model.window,
         "cache_note": figures.cache_note,
+        **asdict(figures.start),
         "waiting": figures.waiting,
         "loading": figures.loading,
         "prefilling": figures.prefilling,

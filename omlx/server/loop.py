@@ -16,6 +16,7 @@ from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
+from omlx.server.warm import Warmer, WarmPlan
 
 _log = logging.getLogger("omlx.server")
 _SANIC_LOGGERS = ("sanic.root", "sanic.error", "sanic.server", "sanic.access")
@@ -30,6 +31,7 @@ async def serve(
     *,
     on_bound: Callable[[Service], None],
     stop: asyncio.Event | None = None,
+    warm: WarmPlan | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stop`, drain, and return the exit code.
 
@@ -49,14 +51,34 @@ async def serve(
         app = build_app(service)
         cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener)
+        warming: asyncio.Task[None] | None = None
         try:
             context.pool.start_all(service.hub.listener)
             service.warm_up()
+            warming = _start_warming(service, warm or WarmPlan())
             on_bound(service)
             await stopper.wait()
         finally:
+            if warming is not None:
+                warming.cancel()
             await _end(service, sockets, stopper)
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
+
+
+def _start_warming(service: Service, plan: WarmPlan) -> asyncio.Task[None] | None:
+    if plan.is_empty:
+        return None
+    warmer = Warmer(service, plan)
+    service.on_open = warmer.opened
+    task = asyncio.create_task(warmer.run(), name="warm")
+    task.add_done_callback(_log_failure)
+    return task
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _log.error("no more prompts are warmed", exc_info=error)
 
 
 async def _end(service: Service, sockets: Sockets, stopper: "_Stopper") -> None:

@@ -192,13 +192,18 @@ def _lives(engines: Iterable[EngineView]) -> Iterator[Metric]:
     refused = GaugeMetricFamily(
         "omlx_engine_quarantined_prompts", "Prompts refused for ending engines", labels=["model"]
     )
+    start = GaugeMetricFamily(
+        "omlx_engine_start_seconds", "What the last start took", labels=["model", "part"]
+    )
     for engine in engines:
+        start.add_metric([engine.model_id, "load"], engine.snapshot.start.load_s)
+        start.add_metric([engine.model_id, "warm_up"], engine.snapshot.start.warm_up_s)
         labels, health = [engine.model_id], engine.health
         starts.add_metric(labels, health.num_restarts)
         refused.add_metric(labels, health.num_quarantined)
         if health.last_step_age_s is not None:
             age.add_metric(labels, health.last_step_age_s)
-    yield from (starts, age, refused)
+    yield from (starts, age, refused, start)
 
 
 def _rows(engines: Iterable[EngineView]) -> Iterator[Metric]:

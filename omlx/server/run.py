@@ -26,8 +26,11 @@ from omlx.models.locate import Discovery, ModelEntry
 from omlx.models.names import Named, Names, names_of
 from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
+from omlx.server.heads import StoredHeads
 from omlx.server.loop import serve
 from omlx.server.service import Service
+from omlx.server.warm import WarmPlan
+from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
 from omlx.storage.journal import Journal
 
@@ -50,6 +53,7 @@ def run_server(
     `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
     thread may call for the status object of `admin`.
     """
+    warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
@@ -82,9 +86,24 @@ def run_server(
 
     with removing_state(state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(serve(context, on_bound=on_bound))
+            return runner.run(serve(context, on_bound=on_bound, warm=warm))
         except ServerError as error:
             raise _explained(error, state_dir, resolved.settings.server.port) from error
+
+
+def warm_plan(resolved: Resolved) -> WarmPlan:
+    """What settings ask to be warmed; SettingsError names the file that is wrong."""
+    cache, prompts = resolved.settings.cache, read_warm_prompts(resolved)
+    if not cache.is_on:
+        if prompts or cache.warm_heads:
+            _log.warning("no prompts are warmed, since the cache is off")
+        return WarmPlan()
+    num_heads = cache.warm_heads
+    if num_heads and not resolved.settings.journal.enabled:
+        _log.warning("no heads are warmed, since the journal, which tells which, is off")
+        num_heads = 0
+    heads = StoredHeads(resolved.journal_path, resolved.cache_dir)
+    return WarmPlan(prompts, num_heads, heads.most_used)
 
 
 class TextModels:

@@ -6,7 +6,7 @@ Knows nothing about HTTP; handlers and the run loop use it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from omlx import __version__
@@ -30,7 +30,10 @@ _POLL_S = 0.05
 
 
 class Service:
-    """One running server behind its sockets; for the loop's thread, but `status`."""
+    """One running server behind its sockets; for the loop's thread, but `status`.
+
+    `on_open` is called for each request that is submitted to an engine.
+    """
 
     def __init__(self, context: ServerContext, hub: Hub) -> None:
         self.context = context
@@ -38,6 +41,7 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.address = ""
         self.is_draining = False
+        self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
@@ -56,6 +60,11 @@ class Service:
         return await loop.run_in_executor(
             self._text_thread, prepare, self.context, dialect, body, wanted
         )
+
+    @property
+    def num_active(self) -> int:
+        """How many requests are not over."""
+        return self._active.total()
 
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""
@@ -194,12 +203,17 @@ class Service:
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
         self.metrics.opened(course)
+        self.on_open()
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
+
+
+def _nothing() -> None:
+    """Where nobody asks to be told of a request."""
 
 
 def _log_failure(model_id: str, loading: Future[ModelText]) -> None:

@@ -99,6 +99,14 @@ class Engine:
             per_model=True,
         ),
     ] = None
+    warm_up: Annotated[
+        bool,
+        Option(
+            "Run a few steps after a load, for some seconds at most, before a model counts as "
+            "ready: its first requests then meet compiled kernels.",
+            per_model=True,
+        ),
+    ] = True
     spare: Annotated[
         bool,
         Option(

@@ -20,6 +20,7 @@ _EXAMPLES = {
     "models.alias": '{ fast = "Qwen3-0.6B-4bit" }',
     "cache.dir": '"~/.omlx/cache"',
     "cache.max_write_per_day": '"50GB"',
+    "cache.warm_prompts": '["prompts/agent.json"]',
     "context_window": "32768",
     "thinking": "true",
 }

@@ -172,6 +172,24 @@ class Cache:
         ),
     ] = 2.0
 
+    warm_prompts: Annotated[
+        tuple[Path, ...],
+        Option(
+            "File of a request's JSON body, or of one a line (.jsonl), whose prompt is loaded or "
+            "computed once its model is loaded and nothing else runs; may be given several times.",
+            flag="--warm-prompt",
+        ),
+    ] = ()
+    warm_heads: Annotated[
+        int,
+        Option(
+            "So many heads (system and tools) that most requests in the journal shared are loaded "
+            "once their model is; 0 is none.",
+            low=0,
+            high=1000,
+        ),
+    ] = 0
+
     @property
     def is_on(self) -> bool:
         """Whether anything can be kept at all."""

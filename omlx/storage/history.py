@@ -45,6 +45,10 @@ class History:
         where = "WHERE root = ? AND substr(blocks, 1, ?) = ? ORDER BY id DESC LIMIT ?"
         return self._read(where, root, len(head), head, _MAX_LIKE)
 
+    def of_model(self, model: str, num_rows: int) -> list[JournalEntry]:
+        """At most so many rows of a model, the newest first."""
+        return self._read("WHERE model = ? ORDER BY id DESC LIMIT ?", model, num_rows)
+
     def _read(self, where: str, *values: object) -> list[JournalEntry]:
         with self._opened() as db:
             rows = db.execute(f"SELECT * FROM requests {where}", values)

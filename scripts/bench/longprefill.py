@@ -78,7 +78,7 @@ def main():
     tokens = tuple(source.randrange(3, tiny.NUM_VOCAB) for _ in range(args.tokens))
     with tempfile.TemporaryDirectory() as folder:
         engine_config = replace(
-            EngineConfig("bench", "", min_free_bytes=0, cache_dir=folder),
+            EngineConfig("bench", "", min_free_bytes=0, cache_dir=folder, warm_up=False),
             cache_enabled=args.cache == "on",
             prefill_chunk=args.chunk,
             memory_bytes=args.memory,

@@ -80,6 +80,7 @@ class OpenCache:
             "disk_bytes": 1 << 40,
             "memory_bytes": 1 << 40,
             "write_delay_s": 3600.0,
+            "warm_up": False,
         }
         self.assembly: Assembly = assemble_loaded(
             EngineConfig("bench", "", **{**base, **config}),

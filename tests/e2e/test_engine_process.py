@@ -51,6 +51,7 @@ def config(model_dir: Path, tmp_path: Path) -> EngineConfig:
         prefill_chunk=64,
         min_free_bytes=0,
         log_level="error",
+        warm_up=False,
     )
 
 

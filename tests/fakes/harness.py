@@ -88,7 +88,15 @@ class Harness:
         self.model = RecordingModel(model)
         self.num_vocab = int(model(mx.array([[0]])).shape[-1])
         # What a busy machine takes for a tiny model says nothing on what is worth loading.
-        base = EngineConfig("tiny", "", cache_dir=str(cache_dir), min_free_bytes=0, load="always")
+        # Warming every engine up would take most of the tests' time.
+        base = EngineConfig(
+            "tiny",
+            "",
+            cache_dir=str(cache_dir),
+            min_free_bytes=0,
+            load="always",
+            warm_up=False,
+        )
         self.config = replace(base, **config)
         self.events: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self.ids = count()

@@ -15,6 +15,7 @@ from omlx.models.locate import ModelEntry
 from omlx.server.context import ServerContext, Timing
 from omlx.server.loop import serve
 from omlx.server.service import Service
+from omlx.server.warm import WarmPlan
 from omlx.settings.build import ModelSettings
 from omlx.settings.engines import Scheduler
 from omlx.settings.schema import Cache, Models, Sampling, Server, Settings
@@ -59,6 +60,7 @@ class Plan:
     profiles: dict[str, list[str]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    warm: WarmPlan | None = None
     # Settings by id or model:profile, where they are not those of all.
     by_name: dict[str, ModelSettings] = field(default_factory=dict)
 
@@ -166,7 +168,9 @@ class _Thread(threading.Thread):
             self._service = service
             self._bound.set()
 
-        return await serve(self.plan.context(), on_bound=on_bound, stop=self._wish)
+        return await serve(
+            self.plan.context(), on_bound=on_bound, stop=self._wish, warm=self.plan.warm
+        )
 
     def service(self) -> Service:
         assert self._bound.wait(PATIENCE_S)

@@ -8,6 +8,7 @@ from omlx.engine.request import (
     MemoryUse,
     RequestStats,
     SnapshotUsage,
+    StartFigures,
     TierUsage,
     WriteUsage,
 )
@@ -23,6 +24,7 @@ SNAPSHOT = EngineSnapshot(
     prefill_tokens_per_s=500.0,
     cache_note="uncached: sliding window",
     memory_use=MemoryUse(900, 1, 200, 2, 300, 400, 500, 600),
+    start=StartFigures(1.5, 2.5, 1000),
     memory=TierUsage(5, 600, 7000),
     disk=TierUsage(8, 900, 10000),
     snapshots=SnapshotUsage(TierUsage(1, 50, 500), TierUsage(2, 60, 600)),
@@ -186,6 +188,7 @@ def test_status_of_a_server_at_work():
     (model,) = found["models"]
     assert (model["id"], model["state"], model["window"]) == ("m", "ready", 2048)
     assert model["cache_note"] == "uncached: sliding window"
+    assert (model["load_s"], model["warm_up_s"], model["weight_bytes"]) == (1.5, 2.5, 1000)
     assert (model["waiting"], model["prefilling"], model["decoding"]) == (1, 2, 3)
     assert model["memory"] == {"blocks": 5, "bytes": 600, "budget_bytes": 7000}
     assert model["counters"]["bad"] == {"checksum": 2}

@@ -1,0 +1,50 @@
+"""Tells which dialect a body is written in, for bodies in files, which come without a path.
+
+Knows nothing about where they are kept.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from omlx.server.anthropic.messages import Messages
+from omlx.server.generation import Dialect
+from omlx.server.openai.chat import Chat
+
+_ANTHROPIC_FIELDS = frozenset({"system", "stop_sequences", "thinking"})
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+
+
+def either_dialect(data: bytes, *, reads_tools: bool = False) -> tuple[Dialect, bytes]:
+    """The dialect of a body, and the body as that wants it; ValueError where it is not JSON.
+
+    A body that would be the same in both is taken as one of chat completions.
+    """
+    try:
+        tree: object = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    body = _mapping(tree)
+    if not _is_anthropic(body):
+        return Chat(reads_tools=reads_tools), data
+    if "max_tokens" not in body:  # which the API insists on, but no prompt has
+        data = json.dumps({**body, "max_tokens": 1}).encode()
+    return Messages(reads_tools=reads_tools), data
+
+
+def _is_anthropic(body: Mapping[str, object]) -> bool:
+    if not _ANTHROPIC_FIELDS.isdisjoint(body):
+        return True
+    if any("input_schema" in _mapping(tool) for tool in _items(body.get("tools"))):
+        return True
+    contents = (_mapping(m).get("content") for m in _items(body.get("messages")))
+    blocks = (_mapping(block) for content in contents for block in _items(content))
+    return any(block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[object]:
+    return cast(list[object], value) if isinstance(value, list) else []
