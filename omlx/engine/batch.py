@@ -8,7 +8,7 @@ used, each held by tests/unit/engine/test_batch_contract.py: `_generation_batch`
 `BatchKVCache.left_padding`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -164,7 +164,7 @@ class Batch:
         None is one chunk for the prompts in their order. Finished rows are gone afterwards. An
         exception leaves the batch unusable: call `reset`.
         """
-        chosen = self._in_order() if chosen is None else chosen
+        chosen = _in_order(self._rows, self._prefill_chunk) if chosen is None else chosen
         progress = self._prefill(chosen, grain or self._prefill_chunk)
         if not self._by_uid:
             return progress, []
@@ -188,17 +188,6 @@ class Batch:
         if finish is not None:
             self._forget(row_id)
         return RowToken(row_id, response.token, finish, response.prompt_cache, num_cached)
-
-    def _in_order(self) -> list[str]:
-        """One chunk: the first prompt, and others whose piece fits in with it."""
-        chosen: list[str] = []
-        room = self._prefill_chunk
-        for row_id, row in self._rows.items():
-            size = row.prefill.next_size if row.prefill is not None else 0
-            if size and (size <= room or room == self._prefill_chunk):
-                chosen.append(row_id)
-                room -= size
-        return chosen
 
     def _prefill(self, chosen: Collection[str], grain: int) -> list[RowProgress]:
         """Launch what may be computed, then take up what was launched before: the device has a
@@ -305,6 +294,18 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
+
+
+def _in_order(rows: Mapping[str, _Row], chunk: int) -> list[str]:
+    """One chunk: the first prompt, and others whose piece fits in with it."""
+    chosen: list[str] = []
+    room = chunk
+    for row_id, row in rows.items():
+        size = row.prefill.next_size if row.prefill is not None else 0
+        if size and (size <= room or room == chunk):
+            chosen.append(row_id)
+            room -= size
+    return chosen
 
 
 def pieces(row: RowInput, size: int) -> list[Sequence[int]]:

@@ -5,26 +5,20 @@ Knows nothing about processes or threads but that all of this belongs to the eng
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omlx.cache.codec import Codec, UncacheableError
-from omlx.cache.cost import LoadCost, LoadMode
-from omlx.cache.hashing import compute_root_hash
 from omlx.cache.io import DiskTier
-from omlx.cache.lookup import Tiers
-from omlx.cache.memory import MemoryTier
 from omlx.cache.prefix import PrefixCache
-from omlx.cache.snapshots import Snapshots
-from omlx.cache.writeback import WriteBack
 from omlx.engine.admission import Admission, Sizes
 from omlx.engine.batch import Batch, why_not_merged
 from omlx.engine.buffers import FreedBuffers
+from omlx.engine.caching import EngineCache, build_cache
 from omlx.engine.config import EngineConfig
-from omlx.engine.figures import figures_of
-from omlx.engine.flights import Flights, Keeping
+from omlx.engine.flights import Flights
 from omlx.engine.gauge import Gauge, no_cache, no_prefills
 from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
@@ -32,9 +26,7 @@ from omlx.engine.keeper import Keeper
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import (
     PeakMeter,
-    QueueLimit,
     auto_prefill_chunk,
-    auto_tier_bytes,
     auto_warm_up_s,
     freed_buffers,
     keep_buffers,
@@ -44,7 +36,6 @@ from omlx.engine.memory import (
 from omlx.engine.pacer import Pacer, grains_of
 from omlx.engine.pulse import Pulse
 from omlx.engine.request import (
-    CacheFigures,
     EngineSnapshot,
     Event,
     MemoryUse,
@@ -56,19 +47,12 @@ from omlx.engine.sampling import Sampling, make_sampling
 from omlx.engine.scheduler import Limits, Scheduler
 from omlx.engine.solo import SoloBatch
 from omlx.engine.warmup import Served, WarmUp
-from omlx.errors import StoreError
 from omlx.models.config import context_window
 from omlx.models.fingerprint import identify
 from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
-from omlx.storage.budget import Budget, auto_max_bytes
-from omlx.storage.layout import BlockHash, RootHash
-from omlx.storage.others import warn_of_others
-from omlx.storage.pace import Pace, PacedFileSystem
-from omlx.storage.store import BlockStore
 from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
-_SNAPSHOT_SHARE = 4  # snapshots take one part in so many of the memory tier's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +96,6 @@ class Assembly:
         self.batch.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cache:
-    prefix: PrefixCache
-    tiers: Tiers
-
-    def keeping(self, config: EngineConfig, prefill_chunk: int) -> Keeping:
-        """What a running prompt leaves for others."""
-        codec = self.tiers.codec
-        return Keeping(
-            config.block_size,
-            prefill_chunk,
-            codec.can_cut,
-            config.snapshot_interval if codec.has_states else None,
-        )
-
-    def held_bytes(self) -> int:
-        """What is in memory."""
-        return self.tiers.memory.used_bytes + self.tiers.snapshots.used_bytes
-
-    def figures(self, config: EngineConfig) -> CacheFigures:
-        """What both tiers hold and what happened in them."""
-        return figures_of(self.prefix, self.tiers, max_day_bytes=config.daily_bytes)
-
-
 def assemble(
     config: EngineConfig,
     *,
@@ -174,12 +134,12 @@ def assemble_loaded(
     caches = probe_caches(loaded.model)
     why_solo = why_not_merged(caches)
     num_rows = 1 if why_solo else config.max_active
-    cache, note = _build_cache(config, caches, identity, inbox, why_solo)
+    cache, note = build_cache(config, caches, identity, inbox, why_solo)
     batch = _batch(loaded.model, num_rows, chunk, cache, None if why_solo else make_batch)
     buffers = freed_buffers(time.monotonic)
     admission = _admission(config, loaded, caches, cache, clear=buffers.release)
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
-    prefix = cache.prefix if cache else None
+    prefix, disk = (cache.prefix, cache.tiers.disk) if cache else (None, None)
     keeper = Keeper(batch, prefix)
     pacer = Pacer(chunk, config.max_gap_s)
     limits = Limits(num_rows, config.max_waiting, config.ageing_s)
@@ -210,12 +170,9 @@ def assemble_loaded(
         gauge=gauge,
         clock=time.monotonic,
     )
-    start = StartFigures(load_s, weight_bytes=loaded.weight_bytes)
-    if config.warm_up:
-        served = _served(loaded, num_rows, chunk)
-        start = _warm_up(batch, served, start, cache=cache, pacer=pacer, admission=admission)
-    gauge.started(start)
-    disk = cache.tiers.disk if cache else None
+    served = _served(loaded, num_rows, chunk) if config.warm_up else None
+    warm_up_s = _warm_up(batch, served, cache=cache, pacer=pacer, admission=admission)
+    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes))
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers)
 
 
@@ -223,7 +180,7 @@ def _batch(
     model: Any,
     num_rows: int,
     chunk: int,
-    cache: _Cache | None,
+    cache: EngineCache | None,
     make_batch: Callable[..., Batch] | None,
 ) -> Batch | SoloBatch:
     if make_batch is None:
@@ -238,14 +195,15 @@ def _served(loaded: LoadedModel, num_rows: int, chunk: int) -> Served:
 
 def _warm_up(
     batch: Batch | SoloBatch,
-    served: Served,
-    start: StartFigures,
+    served: Served | None,
     *,
-    cache: _Cache | None,
+    cache: EngineCache | None,
     pacer: Pacer,
     admission: Admission,
-) -> StartFigures:
-    """Run the model at the shapes served; ModelError."""
+) -> float:
+    """Run the model at the shapes served, if any; the seconds that it took. ModelError."""
+    if served is None:
+        return 0.0
 
     def sampling(params: SamplingParams) -> Sampling:
         return make_sampling(params, seed=0, position=0, num_vocab=served.num_vocab)
@@ -263,12 +221,12 @@ def _warm_up(
     ).run()
     parts = "" if figures.is_whole else ", not at all shapes"
     _log.info("warmed up in %.1f s: %d steps%s", figures.seconds, figures.num_steps, parts)
-    return replace(start, warm_up_s=figures.seconds)
+    return figures.seconds
 
 
 def _gauge(
     config: EngineConfig,
-    cache: _Cache | None,
+    cache: EngineCache | None,
     note: str,
     publish: Callable[[EngineSnapshot], None],
     *,
@@ -299,7 +257,7 @@ def _admission(
     config: EngineConfig,
     loaded: LoadedModel,
     caches: Sequence[Any],
-    cache: _Cache | None,
+    cache: EngineCache | None,
     *,
     clear: Callable[[], None],
 ) -> Admission:
@@ -317,84 +275,3 @@ def _admission(
         return Admission(sizes, limit, clear=clear)
     held, release = cache.held_bytes, cache.prefix.give_up
     return Admission(sizes, limit, held=held, release=release, clear=clear)
-
-
-def _build_cache(
-    config: EngineConfig, caches: Sequence[Any], identity: str, inbox: Inbox, why_solo: str | None
-) -> tuple[_Cache | None, str]:
-    """The cache and a note for people; None with the reason where the model has none."""
-    if why_solo is not None:
-        _log.warning("serving %s one request at a time, uncached: %s", config.model_id, why_solo)
-        return None, f"off, one request at a time: {why_solo}"
-    if not config.cache_enabled:
-        return None, "off by setting"
-    try:
-        codec = Codec.from_caches(caches)
-    except UncacheableError as error:
-        _log.warning("serving %s without a prefix cache: %s", config.model_id, error)
-        return None, f"off: {error}"
-    layout = {**codec.layout(), "block_size": str(config.block_size)}
-    root = compute_root_hash(identity, layout)
-    disk, note = _open_disk(config, root, identity, layout, inbox)
-    budget = auto_tier_bytes() if config.memory_bytes is None else config.memory_bytes
-    if disk is None and not budget:
-        return None, f"off: memory tier 0, {note}"
-    for_snapshots = budget // (_SNAPSHOT_SHARE if codec.has_blocks else 1)
-    if not codec.has_states:
-        for_snapshots = 0
-    if codec.has_states and not note:
-        note = f"snapshots every {config.snapshot_interval} tokens"
-    tiers = Tiers(
-        root=root,
-        codec=codec,
-        memory=MemoryTier(budget - for_snapshots, BlockHash(root)),
-        writeback=WriteBack(
-            codec,
-            disk,
-            delay_s=config.write_delay_s,
-            drain_s=config.drain_s,
-            is_through=not budget,
-        ),
-        disk=disk,
-        block_size=config.block_size,
-        snapshots=Snapshots(for_snapshots),
-        cost=LoadCost(LoadMode(config.load)),
-    )
-    prefix = PrefixCache(tiers, clock=time.monotonic, snapshot_interval=config.snapshot_interval)
-    return _Cache(prefix, tiers), note
-
-
-def _open_disk(
-    config: EngineConfig, root: RootHash, identity: str, layout: Mapping[str, str], inbox: Inbox
-) -> tuple[DiskTier | None, str]:
-    """The disk tier, or None with the reason: a directory that can't be used is no outage."""
-    if config.disk_bytes == 0 or not config.cache_dir:
-        return None, "disk tier off by setting"
-    directory, pace = Path(config.cache_dir), Pace()
-    fs = PacedFileSystem(pace)
-    describe = {"model": config.model_id, "fingerprint": identity, "layout": dict(layout)}
-    try:
-        max_bytes = config.disk_bytes
-        if max_bytes is None:
-            max_bytes = auto_max_bytes(fs, directory)
-        budget = Budget(
-            max_bytes, config.min_free_bytes, fs, directory, max_state_bytes=config.state_bytes
-        )
-        store = BlockStore(
-            directory,
-            root,
-            fs=fs,
-            budget=budget,
-            clock=time.time,
-            timer=pace.working_clock,
-            max_daily_bytes=config.daily_bytes,
-            is_read_once=config.memory_bytes != 0,
-            describe=describe,
-        )
-        store.index()
-        warn_of_others(directory, fs, root, describe)
-    except (StoreError, OSError) as error:
-        _log.warning("the disk tier is off: %s", error)
-        return None, f"disk tier off: {error}"
-    limit = QueueLimit(time.monotonic)
-    return DiskTier(store, budget, inbox.post, max_queued_bytes=limit, pace=pace), ""

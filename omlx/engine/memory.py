@@ -19,7 +19,8 @@ from omlx.engine.request import MemoryUse
 _TIER_MAX_BYTES = 16 * 10**9
 _RESERVES = MappingProxyType({"safe": 4, "balanced": 8, "aggressive": 20})  # one part in so many
 _TIER_SHARE = 4  # the memory tier gets one part in so many of the ceiling
-_KEPT_SHARE = 16  # freed buffers may take one part in so many of the ceiling
+_KEPT_SHARE = 16  # freed buffers may take one part in so many of the ceiling,
+_KEPT_SHARE_CUDA = 4  # and of memory that nobody else needs: a piece of a prompt frees gigabytes
 _QUEUE_SHARE = 8  # writes in flight get one part in so many of what is free
 _QUEUE_MAX_BYTES = 4 << 30
 _QUEUE_LOOK_S = 5.0
@@ -96,7 +97,8 @@ def auto_tier_bytes() -> int:
 
 def kept_bytes() -> int:
     """How many bytes of freed buffers are kept for reuse."""
-    return ceiling_bytes() // _KEPT_SHARE
+    is_cuda = mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu
+    return ceiling_bytes() // (_KEPT_SHARE_CUDA if is_cuda else _KEPT_SHARE)
 
 
 def keep_buffers() -> None:
