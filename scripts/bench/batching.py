@@ -25,7 +25,6 @@ from scripts.bench.measure import interval, machine
 from scripts.bench.overhead import DecodeClock, Side, fresh
 from tests.fakes.shapes import random_8b
 
-
 WARM_UPS = 3  # of both sides: a process finds the memory that it works in first
 
 
