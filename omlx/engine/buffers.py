@@ -16,7 +16,7 @@ _log = logging.getLogger("omlx.engine.buffers")
 _STEPS_APART = 8  # on Metal, between a row that leaves and buffers that are given back
 _SETTLED_S = 1.0  # the same for an engine without rows
 _IDLE_S = 10.0  # without rows, until all of them are given back
-_LEAST_SHARE = 8  # near the limit one part in so many of what is kept else stays, while rows run
+_LEAST_SHARE = 8  # near the limit one part in so many of it, or of what is kept, stays for rows
 
 
 class Allocator(Protocol):
@@ -80,7 +80,7 @@ class FreedBuffers:
         self._num_steps += 1
         self._idle_since, self._is_trimmed = None, False
         is_settled = not self._is_metal or self._num_steps > _STEPS_APART
-        if is_settled and self.freed_bytes > self._most(self._kept // _LEAST_SHARE):
+        if is_settled and self.freed_bytes > self._most(_LEAST_SHARE):
             self._clear()
 
     def _idle(self) -> None:
@@ -93,12 +93,13 @@ class FreedBuffers:
             if freed_bytes or not self._is_trimmed:
                 self.release()
                 self._idle_since = now  # what is freed from now on is used as long
-        elif freed_bytes > self._most(0) and (not self._is_metal or idle_s >= _SETTLED_S):
+        elif freed_bytes > self._most(None) and (not self._is_metal or idle_s >= _SETTLED_S):
             self._clear()
 
-    def _most(self, least_bytes: int) -> int:
+    def _most(self, least_share: int | None) -> int:
         if self._limit is None:
             return self._kept
+        least_bytes = min(self._kept, self._limit) // least_share if least_share else 0
         return min(self._kept, max(least_bytes, self._limit - self.active_bytes))
 
     def release(self) -> None:

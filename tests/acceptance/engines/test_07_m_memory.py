@@ -174,7 +174,7 @@ def test_m3_what_is_larger_than_the_limit_is_not_kept(tmp_path: Path, figure: Fi
 
 def test_m6_the_same_decision_fifty_times(heavy: Path, tmp_path: Path, figure: Figure) -> None:
     """Prompts of the same length, new and known ones, near the largest that fits."""
-    args = ("--memory-limit", str(LIMIT), "--cache-memory-size", "40MB")
+    args = ("--memory-limit", "110MB", "--cache-memory-size", "20MB")
     with Live("--model-dir", str(heavy), *args, home=tmp_path) as live:
         message = post(live, chat("tiny", words(7800, 1)))[1]["error"]["message"]
         most = int(message.split("At most ")[1].split()[0])
