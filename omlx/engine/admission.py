@@ -172,6 +172,7 @@ class Admission:
         """A step of so many prompt tokens needed so much more than was held before (mutates)."""
         if not room:
             return
+        room = 1 << (room - 1).bit_length()  # nearly so many: there are few of them
         known = self._peaks.get(room, 0.0)
         weight = 1.0 if peak_bytes > known else _DECAY
         self._peaks[room] = known + (peak_bytes - known) * weight

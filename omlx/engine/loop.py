@@ -173,14 +173,14 @@ class EngineLoop:
         started = self._clock()
         self._meter.begin()
         progress, tokens = self._batch.step(chosen, grain)
-        self._scheduler.computed({i: self._batch.num_left(i) for i in chosen})
+        num_begun = self._scheduler.computed({i: self._batch.num_left(i) for i in chosen})
         for p in progress:
             self._prefilled(self._rows[p.row_id], p)
         for t in tokens:
             self._decoded(self._rows[t.row_id], t)
         seconds, num_prefilled = self._clock() - started, sum(p.step_tokens for p in progress)
         self._pacer.stepped(seconds, num_prefilled, len(tokens))
-        self._admission.stepped(grain if num_prefilled else 0, self._meter.end())
+        self._admission.stepped(num_begun, self._meter.end())
         self._gauge.stepped(seconds, num_prefilled, len(tokens))
 
     def _prefilled(self, row: Row, p: RowProgress) -> None:

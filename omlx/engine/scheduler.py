@@ -146,10 +146,14 @@ class Scheduler:
                 entry.stage = Stage.PREFILLING
         return chosen
 
-    def computed(self, num_left: Mapping[str, int]) -> None:
-        """So many prompt tokens of these requests are still to be computed before the last."""
+    def computed(self, num_left: Mapping[str, int]) -> int:
+        """So many prompt tokens of these requests are still to be computed before the last; by how
+        many that is fewer."""
+        num_begun = 0
         for request_id, left in num_left.items():
+            num_begun += self._entries[request_id].num_left - left
             self._entries[request_id].num_left = left
+        return num_begun
 
     def decoding(self, request_id: str) -> None:
         """The prompt is done."""

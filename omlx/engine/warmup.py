@@ -67,8 +67,9 @@ class WarmUpFigures:
 class WarmUp:
     """Runs once, on a batch without rows, and leaves it without any.
 
-    The first step of a shape compiles and is not measured; what later ones cost is told to pacer
-    and admission, and of the largest prompt piece the tokens and seconds to `prefilled`.
+    The first step of a shape compiles and is not timed; what later ones cost is told to the pacer,
+    and of the largest prompt piece the tokens and seconds to `prefilled`. Admission learns what
+    every step needs.
     """
 
     def __init__(
@@ -156,14 +157,16 @@ class WarmUp:
         if num_tokens < 2:
             return False
         self._insert("prefill", num_tokens, _GREEDY)
-        is_whole = all(self._prefill_to(grain) for grain in reversed(grains))
+        is_whole = all(self._prefill_to(grain, num_tokens) for grain in reversed(grains))
         self._batch.reset()
         return is_whole
 
-    def _prefill_to(self, grain: int) -> bool:
-        """Go on until a piece of so many tokens was run; False where prompt or time end before."""
+    def _prefill_to(self, grain: int, num_tokens: int) -> bool:
+        """Go on until a piece of so many tokens was run; False where the prompt, of so many tokens,
+        or time or memory end before."""
         while self._batch.num_left("prefill"):
-            if self._left_s <= grain * (self._token_s or 0.0):
+            is_short = self._admission.room([num_tokens], grain) < grain
+            if is_short or self._left_s <= grain * (self._token_s or 0.0):
                 return False
             if self._prefill_piece(grain) == grain:
                 return True
@@ -180,8 +183,8 @@ class WarmUp:
         is_first = size not in self._pieces
         self._pieces.add(size)
         self._token_s = min(seconds / size, self._token_s or math.inf)
+        self._admission.stepped(size, peak)
         if not is_first:
-            self._admission.stepped(size, peak)
             self._largest = max(self._largest, (size, seconds), key=lambda piece: piece[0])
         return size
 

@@ -26,8 +26,6 @@ from scripts.bench.measure import interval, machine
 from scripts.bench.overhead import DecodeClock, Side, fresh
 from tests.fakes.shapes import random_8b
 
-WARM_UPS = 6  # of both sides: a process finds the memory that it works in first
-
 
 class NoTokenizer:
     """What batch_generate asks of a tokenizer: no token ends a row, and nobody reads the text."""
@@ -54,12 +52,13 @@ def library_decode(model, prompts, max_tokens):
     return result[0]
 
 
-def abba(name, a, b, rounds):
-    """The ratio a / b of two measurements of speed, and that of b to itself."""
+def abba(name, a, b, args):
+    """The ratio a / b of two measurements of speed, and that of b to itself; before them both run a
+    few times, since a process finds the memory that it works in first."""
     ratios, control = [], []
-    for _ in range(WARM_UPS):
+    for _ in range(args.warm_ups):
         a(), b()
-    for number in range(rounds):
+    for number in range(args.rounds):
         values = [a(), b(), b(), a()]
         ratios.append((values[0] * values[3] / (values[1] * values[2])) ** 0.5)
         control.append(values[1] / values[2])
@@ -103,7 +102,7 @@ class Bench:
             f"decode {rows} rows, ours against the library",
             ours,
             lambda: library_decode(self.loaded.model, self.prompts(rows, 16), most),
-            self.args.rounds,
+            self.args,
         )
         side.engine.stop(60.0)
         share = round(statistics.median(shares), 4)
@@ -117,7 +116,7 @@ class Bench:
             f"decode {rows} rows against 1",
             lambda: clock(self.prompts(rows, 16), most)[0],
             lambda: clock(self.prompts(1, 16), most)[0],
-            self.args.rounds,
+            self.args,
         )
         side.engine.stop(60.0)
         return {"rows": rows, **result}
@@ -134,7 +133,7 @@ class Bench:
             f"prefill of {number} prompts of {length} tokens at once",
             lambda: speed([self.prompts(number, length)]),
             lambda: speed([[prompt] for prompt in self.prompts(number, length)]),
-            self.args.rounds,
+            self.args,
         )
         side.engine.stop(60.0)
         return {"prompts": number, "tokens": length, **result}
@@ -146,6 +145,7 @@ def main():
     parser.add_argument("--decode", type=int, default=64, help="tokens to decode")
     parser.add_argument("--rounds", type=int, default=8, help="ABBA rounds")
     parser.add_argument("--lengths", type=int, nargs="*", default=[128, 2048], help="of prompts")
+    parser.add_argument("--warm-ups", type=int, default=6, help="runs of both sides before")
     parser.add_argument("--only", choices=("decode", "prefill"), help="one part")
     args = parser.parse_args()
     loaded = load(args.model) if args.model else random_8b()
