@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+from mlx import utils
 from mlx_lm.models.cache import make_prompt_cache
 
 _mx: Any = mx  # for calls that its stubs leave untyped
+_utils: Any = utils
 _AHEAD = 2  # pieces in flight
 
 
@@ -34,7 +36,7 @@ class Prefill:
         self._model = model
         self._most = _AHEAD if is_ahead else 1
         self._pieces = deque(pieces)
-        self._running: deque[tuple[int, list[Any]]] = deque()
+        self._running: deque[tuple[int, mx.array]] = deque()
         self.caches: list[Any] = make_prompt_cache(model) if caches is None else caches
         self.prefix = list(prefix)
         self.launched: list[int] = []
@@ -75,20 +77,31 @@ class Prefill:
             piece = piece[:size]
         self._model(mx.array([list(piece)]), cache=self.caches)
         states = [cache.state for cache in self.caches]
-        _mx.async_eval(states)
+        mark = _mark(states)
+        _mx.async_eval(states, mark)
         self.launched.extend(piece)
-        self._running.append((len(piece), states))
+        self._running.append((len(piece), mark))
 
     def wait(self) -> int:
         """Wait for the oldest piece, if another follows it or it is the last one; its number of
         tokens, 0 without one."""
         if not self._running or (self._pieces and len(self._running) < self._most):
             return 0
-        size, states = self._running.popleft()
-        _mx.eval(states)
+        size, mark = self._running.popleft()
+        _mx.eval(mark)
         return size
 
     def settle(self) -> None:
         """Wait for all pieces in flight (mutates)."""
         while self._running:
             _mx.eval(self._running.popleft()[1])
+
+
+def _mark(states: list[Any]) -> mx.array:
+    """A number that is computed after the states, to wait for. To hold the states themselves would
+    keep the next piece from writing into their buffers: it would copy all tokens before it."""
+    leaves = [
+        leaf for _, leaf in _utils.tree_flatten(states) if isinstance(leaf, mx.array) and leaf.size
+    ]
+    last = leaves[-1]
+    return mx.sum(last[(slice(0, 1),) * last.ndim])

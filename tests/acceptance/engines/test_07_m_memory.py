@@ -254,7 +254,8 @@ def test_m14_the_largest_prompt_at_the_limit(
         f"M14 chunk {chunk}: {most - 2} tokens twice; peaks of the warm-up and of both {shown} MB "
         f"of {limit / 1e6:.0f}"
     )
-    assert max(peaks) <= 1.1 * limit
+    # While a row joins the batch some layers are there twice.
+    assert max(peaks) <= limit * (1 + 4 / HEAVY["num_hidden_layers"])
 
 
 def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -> None:
