@@ -113,7 +113,7 @@ def held_when_idle(live: Live) -> Held:
     return Held(
         server.memory_info().rss,
         engine.memory_info().rss,
-        found["usage"]["active_bytes"],
+        found["memory_use"]["active_bytes"],
         server.num_threads() + engine.num_threads(),
         server.num_fds() + engine.num_fds(),
     )
