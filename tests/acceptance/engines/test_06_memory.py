@@ -13,14 +13,18 @@ from typing import Any
 
 import psutil
 
+from tests import models
 from tests.acceptance.conftest import Figure
 from tests.acceptance.engines.streams import model
 from tests.acceptance.serve.test_03_restart import words
+from tests.fakes import tiny
 from tests.live import Live, chat, wait_until
 
 NUM_FIRST, NUM_ALL = 50, 1000
-TIER = 24_000_000
-ARGS = ("--cache-memory-size", str(TIER), "--cache-max-size", "100MB", "--cache-min-free", "0B")
+TIER = 130_000_000
+ARGS = ("--cache-memory-size", str(TIER), "--cache-max-size", "500MB", "--cache-min-free", "0B")
+# 24 KiB of state a token: what the tier holds is as large as what a process takes at all.
+SHAPE = {**tiny.CONFIGS["llama"], "num_hidden_layers": 12, "num_key_value_heads": 4}
 SETTLED_S = 14.0  # an idle engine gives its freed buffers back after ten
 
 
@@ -119,10 +123,9 @@ def held_when_idle(live: Live) -> Held:
     )
 
 
-def test_a_thousand_requests_leave_nothing(
-    tiny_model: Path, tmp_path: Path, figure: Figure
-) -> None:
-    with Live("--model-dir", str(tiny_model), *ARGS, home=tmp_path) as live:
+def test_a_thousand_requests_leave_nothing(tmp_path: Path, figure: Figure) -> None:
+    folder = models.tiny_served_model(tmp_path / "models", base=SHAPE)
+    with Live("--model-dir", str(folder), *ARGS, home=tmp_path / "home") as live:
         mix = Mix(live, 6)
         mix.run(range(NUM_FIRST))
         first = held_when_idle(live)
@@ -147,4 +150,5 @@ def test_a_thousand_requests_leave_nothing(
         f"{first.threads} and {last.threads}, open files {first.files} and {last.files}"
     )
     assert max(ratios.values()) <= 1.02
-    assert last.threads <= first.threads and last.files <= first.files
+    # Threads that read are started as they are needed, eight at most.
+    assert last.threads <= first.threads + 8 and last.files <= first.files + 8
