@@ -25,10 +25,10 @@ def test_all_of_a_chunk_where_nobody_waits_for_a_token() -> None:
 @pytest.mark.parametrize(
     ("token_s", "decode_s", "room"),
     [
-        (0.0001, 0.05, 2048),  # 200 ms for 2000 tokens: see the next one
+        (0.0001, 0.05, 1024),  # of 250 ms four fifths are planned, 150 ms beside the decode
         (0.0002, 0.05, 512),
         (0.001, 0.05, 128),
-        (0.005, 0.05, 32),
+        (0.005, 0.05, 16),
         (1.0, 0.05, 16),  # this machine can't
         (0.001, 0.4, 256),  # half of the time is the prefill's
         (0.000001, 0.01, 2048),
@@ -37,10 +37,7 @@ def test_all_of_a_chunk_where_nobody_waits_for_a_token() -> None:
 def test_the_gap_is_kept_as_far_as_the_machine_can(
     token_s: float, decode_s: float, room: int
 ) -> None:
-    found = measured(token_s, decode_s).room(4)
-    if room == 2048 and token_s == 0.0001:
-        room = 1024  # 2048 would take 205 ms and so 255 in all
-    assert found == room
+    assert measured(token_s, decode_s).room(4) == room
 
 
 def test_before_anything_is_measured_a_part_of_a_chunk() -> None:
@@ -61,7 +58,7 @@ def test_rooms_are_a_chunk_over_a_power_of_two(
     room = pacer.room(3)
     assert room in [chunk >> k for k in range(13)] and room >= 16
     could_be_less = room // 2 >= 16
-    allowed = max(gap_s - decode_s, decode_s)
+    allowed = max(0.8 * gap_s - decode_s, decode_s)
     assert not could_be_less or room * token_s <= allowed * 1.001
     if room < chunk and room * 2 * token_s < allowed * 0.9:
         pytest.fail("a larger piece would have kept the gap")
