@@ -31,8 +31,8 @@ def cpu(demo: Path) -> Any:
         env["LD_PRELOAD"] = library
     script = REPOSITORY / "scripts" / "bench" / "batching.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--model", str(demo), "--rounds", "6", "--decode", "48",
-         "--lengths", "128", "768", "--warm-ups", "1"],
+        [sys.executable, str(script), "--model", str(demo), "--rounds", "3", "--decode", "32",
+         "--lengths", "128", "256", "--warm-ups", "1"],
         env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
