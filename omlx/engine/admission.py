@@ -66,8 +66,8 @@ class Admission:
 
     @property
     def least_bytes(self) -> int:
-        """What the model needs with one short row."""
-        return self._need([1], _LEAST_ROOM)
+        """What the model needs with one short row; no measurement changes it."""
+        return self._sizes.weights + self.rows_bytes([1])
 
     def set_limit(self, share_bytes: int) -> None:
         """Use at most so much of the limit, or the least if that is more: other engines need the
@@ -172,7 +172,6 @@ class Admission:
         """A step of so many prompt tokens needed so much more than was held before (mutates)."""
         if not room:
             return
-        room = 1 << (room - 1).bit_length()  # nearly so many: there are few of them
         known = self._peaks.get(room, 0.0)
         weight = 1.0 if peak_bytes > known else _DECAY
         self._peaks[room] = known + (peak_bytes - known) * weight

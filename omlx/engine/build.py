@@ -137,7 +137,7 @@ def assemble_loaded(
     cache, note = build_cache(config, caches, identity, inbox, why_solo)
     batch = _batch(loaded.model, num_rows, chunk, cache, None if why_solo else make_batch)
     buffers = freed_buffers(time.monotonic)
-    admission = _admission(config, loaded, caches, cache, clear=buffers.release)
+    admission = _admission(config, loaded, caches, cache, buffers)
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
     prefix, disk = (cache.prefix, cache.tiers.disk) if cache else (None, None)
     keeper = Keeper(batch, prefix)
@@ -258,10 +258,24 @@ def _admission(
     loaded: LoadedModel,
     caches: Sequence[Any],
     cache: EngineCache | None,
-    *,
+    buffers: FreedBuffers,
+) -> Admission:
+    """What may be in work together, with what it may use at first: the warm-up keeps to it."""
+    admission = _unshared(config, loaded, caches, cache, buffers.release)
+    if config.allowed_bytes is not None:
+        admission.set_limit(config.allowed_bytes)
+        buffers.set_limit(config.allowed_bytes)
+    return admission
+
+
+def _unshared(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    caches: Sequence[Any],
+    cache: EngineCache | None,
     clear: Callable[[], None],
 ) -> Admission:
-    """What may be in work together; a model whose state is not understood is not limited."""
+    """A model whose state is not understood is not limited."""
     limit = limit_bytes(config.memory_limit)
     try:
         codec = Codec.from_caches(caches)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One model and how to run it; None means: decide from the machine."""
+    """One model and how to run it; None means: decide from the machine.
+
+    `allowed_bytes` is what it may use of `memory_limit` at first, None for all of it.
+    """
 
     model_id: str
     model_path: str
@@ -22,6 +25,7 @@ class EngineConfig:
     block_size: int = 256
     snapshot_interval: int = 4096
     memory_limit: int | str = "balanced"
+    allowed_bytes: int | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     state_bytes: int | None = None

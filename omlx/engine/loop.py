@@ -180,7 +180,7 @@ class EngineLoop:
             self._decoded(self._rows[t.row_id], t)
         seconds, num_prefilled = self._clock() - started, sum(p.step_tokens for p in progress)
         self._pacer.stepped(seconds, num_prefilled, len(tokens))
-        self._admission.stepped(num_begun, self._meter.end())
+        self._admission.stepped(grain if num_begun else 0, self._meter.end())
         self._gauge.stepped(seconds, num_prefilled, len(tokens))
 
     def _prefilled(self, row: Row, p: RowProgress) -> None:

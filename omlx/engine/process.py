@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 
 from omlx import log
 from omlx.engine.child import Beat, Ending, Vitals, Watcher
@@ -72,7 +73,6 @@ class EngineProcess:
         self._error: str | None = None
         self._snapshot: EngineSnapshot | None = None
         self._outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-        self._outbox.put({"kind": "start", "config": asdict(config)})
         self._was_ready = self._is_taking = False
         self._beat = Beat(0, 0.0, clock(), clock())
         self._live: set[str] = set()
@@ -123,8 +123,10 @@ class EngineProcess:
         self._outbox.put({"kind": "abort", "request_id": request_id})
 
     def allow(self, limit_bytes: int) -> None:
-        """Use at most so much memory from the next step on."""
-        self._outbox.put(limit_frame(limit_bytes))
+        """Use at most so much memory from the next step on, or from the load on."""
+        self._config = replace(self._config, allowed_bytes=limit_bytes)
+        if self._process is not None:
+            self._outbox.put(limit_frame(limit_bytes))
 
     def state(self) -> EngineState:
         """Where the engine is in its life."""
@@ -173,7 +175,7 @@ class EngineProcess:
         return code
 
     def _write(self, sock: socket.socket) -> None:
-        while (frame := self._outbox.get()) is not None:
+        for frame in chain([_start_frame(self._config)], iter(self._outbox.get, None)):
             try:
                 send(sock, frame)
             except OSError:
@@ -252,6 +254,10 @@ class EngineProcess:
     def _deliver(self, events: list[Event]) -> None:
         assert self._listener is not None
         self._listener(events)
+
+
+def _start_frame(config: EngineConfig) -> Frame:
+    return {"kind": "start", "config": asdict(config)}
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int:
