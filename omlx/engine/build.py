@@ -69,11 +69,7 @@ class Assembly:
 
     def allow(self, limit_bytes: int) -> None:
         """Have the engine use at most so much of its limit from the next step on (any thread)."""
-        self.inbox.post(lambda: self._allow(limit_bytes))
-
-    def _allow(self, limit_bytes: int) -> None:
-        self.admission.set_limit(limit_bytes)
-        self.buffers.set_limit(limit_bytes)
+        self.inbox.post(lambda: _share(limit_bytes, self.admission, self.buffers))
 
     def release(self, done: Callable[[], None]) -> None:
         """Drop what the cache has in memory, then give freed buffers back (any thread)."""
@@ -263,9 +259,14 @@ def _admission(
     """What may be in work together, with what it may use at first: the warm-up keeps to it."""
     admission = _unshared(config, loaded, caches, cache, buffers.release)
     if config.allowed_bytes is not None:
-        admission.set_limit(config.allowed_bytes)
-        buffers.set_limit(config.allowed_bytes)
+        _share(config.allowed_bytes, admission, buffers)
     return admission
+
+
+def _share(limit_bytes: int, admission: Admission, buffers: FreedBuffers) -> None:
+    """Rows and cache, and freed buffers, keep to so much."""
+    admission.set_limit(limit_bytes)
+    buffers.set_limit(limit_bytes)
 
 
 def _unshared(

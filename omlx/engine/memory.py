@@ -26,11 +26,15 @@ _QUEUE_MAX_BYTES = 4 << 30
 _QUEUE_LOOK_S = 5.0
 
 
+def _is_gpu() -> bool:
+    return mx.default_device().type == mx.DeviceType.gpu
+
+
 def ceiling_bytes() -> int:
     """What models and caches may take together: the working set of the GPU, else all memory."""
     info = mx.device_info()
     for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
-        if mx.default_device().type == mx.DeviceType.gpu and key in info:
+        if _is_gpu() and key in info:
             return int(info[key])
     total = psutil.virtual_memory().total
     return min(total, _cgroup_bytes() or total)
@@ -43,14 +47,14 @@ def limit_bytes(wanted: int | str) -> int:
     if isinstance(wanted, int):
         return min(wanted, ceiling)
     limit = ceiling - ceiling // _RESERVES[wanted]
-    if mx.default_device().type == mx.DeviceType.gpu:
+    if _is_gpu():
         return limit
     return min(limit, _available_bytes() + psutil.Process().memory_info().rss)
 
 
 def memory_use(admission: Admission, buffers: FreedBuffers) -> Callable[[Sequence[int]], MemoryUse]:
     """What rows of so many tokens need beside what there is, and what is measured."""
-    is_system = mx.default_device().type == mx.DeviceType.cpu or mx.metal.is_available()
+    is_system = not _is_gpu() or mx.metal.is_available()
 
     def use(lengths: Sequence[int]) -> MemoryUse:
         active, freed = buffers.active_bytes, buffers.freed_bytes
@@ -97,14 +101,14 @@ def auto_tier_bytes() -> int:
 
 def kept_bytes() -> int:
     """How many bytes of freed buffers are kept for reuse."""
-    is_cuda = mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu
+    is_cuda = _is_gpu() and mx.cuda.is_available()
     return ceiling_bytes() // (_KEPT_SHARE_CUDA if is_cuda else _KEPT_SHARE)
 
 
 def keep_buffers() -> None:
     """Have mlx keep so many on a CPU as well, where it keeps few of its own accord: memory that the
     system has to find anew takes longer than to fill it from an SSD."""
-    if mx.default_device().type == mx.DeviceType.cpu:
+    if not _is_gpu():
         mx.set_cache_limit(kept_bytes())
 
 
@@ -113,7 +117,7 @@ def freed_buffers(clock: Callable[[], float]) -> FreedBuffers:
     return FreedBuffers(
         mx,
         kept_bytes(),
-        is_metal=mx.metal.is_available() and mx.default_device().type == mx.DeviceType.gpu,
+        is_metal=_is_gpu() and mx.metal.is_available(),
         clock=clock,
         trim=c_library_trim(),
     )
@@ -121,12 +125,12 @@ def freed_buffers(clock: Callable[[], float]) -> FreedBuffers:
 
 def auto_prefill_chunk() -> int:
     """The default number of tokens of one prefill step: a CPU must not hold others up for long."""
-    return 2048 if mx.default_device().type == mx.DeviceType.gpu else 256
+    return 2048 if _is_gpu() else 256
 
 
 def auto_warm_up_s() -> float:
     """How long an engine may warm up: a CPU has few kernels to compile, and long steps."""
-    return 5.0 if mx.default_device().type == mx.DeviceType.gpu else 2.0
+    return 5.0 if _is_gpu() else 2.0
 
 
 def _available_bytes() -> int:

@@ -154,12 +154,14 @@ def main():
         result = {
             "what": "batching",
             "model": args.model.name if args.model else "random-8b-bf16",
-            "decode_vs_library": [bench.decode_vs_library(rows) for rows in (8, 2)],
-            "decode_vs_one": [bench.decode_vs_one(2)],
-            "prefill_vs_one": [
-                bench.prefill_vs_one(number, length) for length in args.lengths for number in (2, 4)
-            ],
         }
+        if args.only != "prefill":
+            result["decode_vs_library"] = [bench.decode_vs_library(rows) for rows in (8, 2)]
+            result["decode_vs_one"] = [bench.decode_vs_one(2)]
+        if args.only != "decode":
+            result["prefill_vs_one"] = [
+                bench.prefill_vs_one(number, length) for length in args.lengths for number in (2, 4)
+            ]
         result["machine"] = machine()
     print(json.dumps(result))
 

@@ -162,6 +162,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
     },
 }
+# 24 KiB of state a token, so that prompts of thousands of tokens count against hundreds of MB.
+HEAVY: dict[str, Any] = {**CONFIGS["llama"], "num_hidden_layers": 12, "num_key_value_heads": 4}
 
 
 def build(name: str = "llama", *, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Any:

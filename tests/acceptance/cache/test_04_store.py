@@ -1,7 +1,7 @@
 """Point 4: restore bandwidth from disk >= 0.7 x raw preads; 100,000 blocks indexed within a second
 on top of the scan."""
 
-from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
 
 

@@ -3,7 +3,7 @@ while 2 GB are written and while 2 GB are read."""
 
 from pathlib import Path
 
-from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
 
 

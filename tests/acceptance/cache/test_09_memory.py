@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
 
 TOKENS = 131_072

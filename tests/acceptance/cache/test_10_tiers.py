@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import exact
-from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.bench import run_bench
 from tests.acceptance.cache.test_01_exact import DTYPES, build
 from tests.acceptance.conftest import Figure
 from tests.exact import ARCHITECTURES, BLOCK, CHUNK, INTERVAL, NOTHING, WINDOW

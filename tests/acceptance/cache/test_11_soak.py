@@ -3,7 +3,7 @@ every two minutes: no wrong answer, no growth of memory or of files beyond the b
 
 from typing import Any
 
-from tests.acceptance.cache.bench import run_bench
+from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
 
 MB = 1_000_000

@@ -2,12 +2,13 @@
 
 import json
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.live import Live, wait_until
+from tests.live import Live, chat, wait_until
 
 
 @dataclass
@@ -98,3 +99,24 @@ def is_gone(pid: int) -> bool:
 
 def wait_state(live: Live, model_id: str, state: str, timeout_s: float = 120) -> None:
     wait_until(lambda: model(live, model_id)["state"] == state, timeout_s)
+
+
+def answer_of(live: Live, body: dict[str, Any]) -> str:
+    """The text of an answer that isn't streamed."""
+    status, answer = live.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    return answer["choices"][0]["message"]["content"]
+
+
+def ask(live: Live, name: str, text: str = "Hello.") -> str:
+    """What a model answers."""
+    return answer_of(live, chat(name, text))
+
+
+def send(live: Live, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request was sent; nothing of the answer is read."""
+    data = json.dumps(body).encode()
+    sock = socket.create_connection(("127.0.0.1", live.port))
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return sock

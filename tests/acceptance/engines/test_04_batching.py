@@ -5,45 +5,28 @@ The GPU is not part of this machine: `scripts/gpu WHEELS python3 scripts/bench/b
 there; docs/bench/h200-batching.json is judged here.
 """
 
-import ctypes.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acceptance.bench import KEPT, run_bench
 from tests.acceptance.conftest import Figure
-from tests.live import REPOSITORY
 
-BENCH = REPOSITORY / "docs" / "bench"
 LEAST = 0.95
 
 
 @pytest.fixture(scope="module")
 def cpu(demo: Path) -> Any:
     """The bench with the demo model, run now."""
-    env = {**os.environ}
-    library = ctypes.util.find_library("openblas")
-    if library:
-        env["LD_PRELOAD"] = library
-    script = REPOSITORY / "scripts" / "bench" / "batching.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--model", str(demo), "--rounds", "3", "--decode", "32",
-         "--lengths", "128", "256", "--warm-ups", "1"],
-        env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    (BENCH / "batching-cpu.json").write_text(json.dumps(result, indent=1) + "\n")
-    return result
+    words = ["--rounds", "3", "--decode", "32", "--lengths", "128", "256", "--warm-ups", "1"]
+    return run_bench("batching.py", "--model", str(demo), *words, kept_as="batching-cpu.json")
 
 
 @pytest.fixture(scope="module")
 def h200() -> Any:
-    result = json.loads((BENCH / "h200-batching.json").read_text())
+    result = json.loads((KEPT / "h200-batching.json").read_text())
     assert "H200" in result["machine"]["device"]
     return result
 

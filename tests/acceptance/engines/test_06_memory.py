@@ -1,9 +1,7 @@
 """Point 6: a thousand mixed requests, the memory tier filled by the first fifty: server and engine
 hold as much when they are idle afterwards as after those fifty, within 2 %."""
 
-import json
 import random
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ import psutil
 
 from tests import models
 from tests.acceptance.conftest import Figure
-from tests.acceptance.engines.streams import model
+from tests.acceptance.engines.streams import model, send
 from tests.acceptance.serve.test_03_restart import words
 from tests.fakes import tiny
 from tests.live import Live, chat, wait_until
@@ -23,8 +21,6 @@ from tests.live import Live, chat, wait_until
 NUM_FIRST, NUM_ALL = 50, 1000
 TIER = 130_000_000
 ARGS = ("--cache-memory-size", str(TIER), "--cache-max-size", "500MB", "--cache-min-free", "0B")
-# 24 KiB of state a token: what the tier holds is as large as what a process takes at all.
-SHAPE = {**tiny.CONFIGS["llama"], "num_hidden_layers": 12, "num_key_value_heads": 4}
 SETTLED_S = 14.0  # an idle engine gives its freed buffers back after ten
 
 
@@ -85,10 +81,7 @@ class Mix:
 
     def _leave(self, path: str, body: dict[str, Any]) -> None:
         """Begin a stream and go away in the middle."""
-        data = json.dumps({**body, "stream": True, "max_tokens": 500}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        with socket.create_connection(("127.0.0.1", self.live.port)) as sock:
-            sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        with send(self.live, path, {**body, "stream": True, "max_tokens": 500}) as sock:
             sock.recv(100)
             time.sleep(0.05)
 
@@ -124,7 +117,7 @@ def held_when_idle(live: Live) -> Held:
 
 
 def test_a_thousand_requests_leave_nothing(tmp_path: Path, figure: Figure) -> None:
-    folder = models.tiny_served_model(tmp_path / "models", base=SHAPE)
+    folder = models.tiny_served_model(tmp_path / "models", base=tiny.HEAVY)
     with Live("--model-dir", str(folder), *ARGS, home=tmp_path / "home") as live:
         mix = Mix(live, 6)
         mix.run(range(NUM_FIRST))

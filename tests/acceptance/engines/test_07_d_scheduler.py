@@ -8,15 +8,9 @@ import pytest
 
 from tests import models
 from tests.acceptance.conftest import Figure
-from tests.acceptance.engines.streams import Stream, Streams, model
+from tests.acceptance.engines.streams import Stream, Streams, answer_of, model
 from tests.acceptance.serve.test_03_restart import words
 from tests.live import Live, chat, wait_until
-
-
-def answer_of(live: Live, body: dict[str, object]) -> str:
-    status, answer = live.post("/v1/chat/completions", body)
-    assert status == 200, answer
-    return answer["choices"][0]["message"]["content"]
 
 
 def test_d2_a_loop_ends_and_says_so(tiny_model: Path, tmp_path: Path, figure: Figure) -> None:

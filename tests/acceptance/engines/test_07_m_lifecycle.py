@@ -1,9 +1,7 @@
 """Point 7, the cases M4, M7, M9, M10 and M12, and the unload part of point 6."""
 
-import json
 import shutil
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -14,8 +12,10 @@ from tests.acceptance.conftest import Figure
 from tests.acceptance.engines.streams import (
     Stream,
     Streams,
+    ask,
     is_gone,
     model,
+    send,
     send_signal,
     wait_state,
 )
@@ -32,12 +32,6 @@ def two(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("one", "two"):
         shutil.copytree(tiny_model, folder / name)
     return folder
-
-
-def ask(live: Live, name: str, text: str = "Hello.") -> str:
-    status, answer = live.post("/v1/chat/completions", chat(name, text))
-    assert status == 200, answer
-    return answer["choices"][0]["message"]["content"]
 
 
 def test_m4_second_model_evicts_the_first(demo: Path, tmp_path: Path, figure: Figure) -> None:
@@ -81,14 +75,6 @@ def test_m7_no_unload_while_a_request_lives(two: Path, tmp_path: Path, figure: F
     figure(
         f"M7: ttl 0.5 s: prefill, queue and {seconds:.1f} s of decode kept the engine; then gone"
     )
-
-
-def send(live: Live, path: str, body: dict[str, object]) -> socket.socket:
-    data = json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", live.port))
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-    return sock
 
 
 def test_m9_client_is_gone(demo: Path, tmp_path: Path, figure: Figure) -> None:

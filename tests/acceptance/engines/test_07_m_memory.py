@@ -24,15 +24,13 @@ from tests.fakes import tiny
 from tests.fakes.harness import Harness
 from tests.live import Live, chat, wait_until
 
-# 24 KiB of state a token, so that prompts of thousands of tokens count against hundreds of MB.
-HEAVY = {**tiny.CONFIGS["llama"], "num_hidden_layers": 12, "num_key_value_heads": 4}
 LIMIT = 200_000_000
 
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory of that shape."""
-    return models.tiny_served_model(tmp_path_factory.mktemp("heavy"), base=HEAVY)
+    return models.tiny_served_model(tmp_path_factory.mktemp("heavy"), base=tiny.HEAVY)
 
 
 def rss(live: Live, name: str = "tiny") -> int:
@@ -196,7 +194,7 @@ def test_m11_memory_goes_back_to_the_system(tmp_path: Path, figure: Figure) -> N
     """A tier of 1 GB is filled; another model needs the room; then the engine idles."""
     folder = tmp_path / "models"
     for name in ("one", "two"):
-        models.tiny_served_model(folder / name, base=HEAVY).rename(folder / f"m{name}")
+        models.tiny_served_model(folder / name, base=tiny.HEAVY).rename(folder / f"m{name}")
     args = (
         "--model-dir", str(folder), "--cache-memory-size", "1GB", "--cache-max-size", "0B",
         "--memory-limit", "1.2GB", "--preload", "never",
@@ -240,7 +238,7 @@ def test_m14_the_largest_prompt_at_the_limit(
     monkeypatch.setattr(PeakMeter, "end", noted)
     peaks.append(0)
     harness = Harness(
-        tiny.build_config(HEAVY), tmp_path, memory_limit=limit, memory_bytes=0, disk_bytes=0,
+        tiny.build_config(tiny.HEAVY), tmp_path, memory_limit=limit, memory_bytes=0, disk_bytes=0,
         prefill_chunk=chunk, warm_up=True,
     )  # fmt: skip
     refused = harness.ask([5] * 8000, 1).failed
@@ -257,7 +255,7 @@ def test_m14_the_largest_prompt_at_the_limit(
         f"of {limit / 1e6:.0f}"
     )
     # While a row joins the batch some layers are there twice.
-    assert max(peaks) <= limit * (1 + 4 / HEAVY["num_hidden_layers"])
+    assert max(peaks) <= limit * (1 + 4 / tiny.HEAVY["num_hidden_layers"])
 
 
 def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -> None:

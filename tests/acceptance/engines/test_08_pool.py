@@ -12,6 +12,7 @@ from tests.acceptance.conftest import Figure
 from tests.acceptance.engines.streams import (
     Stream,
     Streams,
+    ask,
     is_gone,
     model,
     send_signal,
@@ -31,12 +32,6 @@ def three(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def serve(folder: Path, home: Path, *args: str) -> Live:
     return Live("--model-dir", str(folder), *args, home=home)
-
-
-def ask(live: Live, name: str, text: str = "Hello.") -> str:
-    status, answer = live.post("/v1/chat/completions", chat(name, text))
-    assert status == 200, answer
-    return answer["choices"][0]["message"]["content"]
 
 
 def test_two_load_while_a_third_serves(three: Path, tmp_path: Path, figure: Figure) -> None:

@@ -1,12 +1,12 @@
 """Runs a script of scripts/bench for an acceptance point and keeps what it measured."""
 
-import ctypes.util
 import json
 import os
 import subprocess
 import sys
 from typing import Any
 
+from omlx.engine.blas import preload_library, with_preload
 from tests.live import REPOSITORY
 
 KEPT = REPOSITORY / "docs" / "bench"
@@ -14,11 +14,9 @@ KEPT = REPOSITORY / "docs" / "bench"
 
 def run_bench(script: str, *args: str, kept_as: str | None = None) -> Any:
     """The JSON document that a bench prints last; it runs with the BLAS that an engine gets."""
-    library = ctypes.util.find_library("openblas")
-    env = {**os.environ, **({"LD_PRELOAD": library} if library else {})}
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "bench" / script), *args],
-        env=env,
+        env=with_preload(os.environ, preload_library("auto")),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
