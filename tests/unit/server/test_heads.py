@@ -1,6 +1,6 @@
 """The heads that most requests shared, from a journal's rows and a store's files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,8 +66,10 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    return Kept(tmp_path)
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path)
+    yield made
+    made.journal.close()
 
 
 def test_the_most_shared_come_first_and_what_only_one_had_does_not_count(kept: Kept) -> None:
