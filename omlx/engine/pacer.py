@@ -7,7 +7,7 @@ _FIRST_SHARE = 4  # before anything is measured, beside rows that decode: one pa
 _LEAST = 16  # tokens; smaller pieces cost about as much
 _RISE, _FALL = 0.5, 0.2  # weight of the newest cost where it is higher, and where it is lower
 _TRUST = 32  # steps that found memory, until a larger one is tried again
-_AIM = 0.8  # of the longest gap is what a step is planned to take: some take longer than the last
+_AIM = 0.7  # of the longest gap is what a step is planned to take: some take longer than the last
 _LEAST_PART = 0.25  # of a step's time is the prefill's, whatever decoding seems to cost
 
 
