@@ -25,9 +25,9 @@ def test_all_of_a_chunk_where_nobody_waits_for_a_token() -> None:
 @pytest.mark.parametrize(
     ("token_s", "decode_s", "room"),
     [
-        (0.0001, 0.05, 1024),  # of 250 ms four fifths are planned, 150 ms beside the decode
+        (0.0001, 0.05, 1024),  # of 250 ms seven tenths are planned, 125 ms beside the decode
         (0.0002, 0.05, 512),
-        (0.001, 0.05, 128),
+        (0.001, 0.05, 64),
         (0.005, 0.05, 16),
         (1.0, 0.05, 16),  # this machine can't
         (0.001, 0.4, 256),  # half of the time is the prefill's
@@ -58,7 +58,7 @@ def test_rooms_are_a_chunk_over_a_power_of_two(
     room = pacer.room(3)
     assert room in [chunk >> k for k in range(13)] and room >= 16
     could_be_less = room // 2 >= 16
-    allowed = max(0.8 * gap_s - decode_s, decode_s)
+    allowed = max(0.7 * gap_s - decode_s, decode_s)
     assert not could_be_less or room * token_s <= allowed * 1.001
     if room < chunk and room * 2 * token_s < allowed * 0.9:
         pytest.fail("a larger piece would have kept the gap")
