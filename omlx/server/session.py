@@ -29,7 +29,7 @@ from omlx.engine.request import (
 from omlx.server.errors import ApiError, busy, unavailable
 from omlx.server.generation import Began, Ended, Piece, Text, Usage
 from omlx.server.hub import Hub, Stopping
-from omlx.server.parse import StopStrings
+from omlx.server.parse.stop import StopStrings
 from omlx.server.prompt import Prepared
 from omlx.storage.entry import Span, TtftParts
 

@@ -1,4 +1,4 @@
-"""Splits what a model says: so far, at the first stop string.
+"""Text up to the first stop string.
 
 Knows nothing about tokens or dialects; its result does not depend on how the text was cut.
 """

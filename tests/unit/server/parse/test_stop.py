@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from omlx.server.parse import StopStrings
+from omlx.server.parse.stop import StopStrings
 
 CASES = [
     # text, stops, what is left, which matched
