@@ -34,7 +34,7 @@ class PromptFile:
 def read_body(path: Path) -> Generation:
     """The request in a file, in whichever dialect it is written; OmlxError."""
     try:
-        dialect, data = either_dialect(path.read_bytes(), reads_tools=True)
+        dialect, data = either_dialect(path.read_bytes())
     except OSError as error:
         raise OmlxError(f"{path} can't be read: {error.strerror or error}") from None
     except ValueError as error:

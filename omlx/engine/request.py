@@ -150,6 +150,8 @@ class Token:
 
     request_id: str
     token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

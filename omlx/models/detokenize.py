@@ -91,7 +91,10 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 class Pieces:
-    """The bytes of each token, worked out when first asked for; any thread may use it."""
+    """The bytes of each token, worked out when first asked for; any thread may use it.
+
+    `mark` gives the text of special tokens that are a part of the answer all the same.
+    """
 
     def __init__(
         self,
@@ -99,10 +102,12 @@ class Pieces:
         *,
         token: Callable[[int], str | None],
         is_skipped: Callable[[int], bool],
+        mark: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self.rule = rule
         self._token = token
         self._is_skipped = is_skipped
+        self._mark = mark
         self._alphabet = _byte_alphabet() if rule.is_byte_level else {}
         self._known: dict[int, bytes] = {}
 
@@ -111,6 +116,9 @@ class Pieces:
         known = self._known.get(token_id)
         if known is not None and not (is_first and self.rule.is_first_bare):
             return known
+        mark = self._mark(token_id)
+        if mark is not None:
+            return mark.encode("utf-8", "replace")
         token = None if self._is_skipped(token_id) else self._token(token_id)
         if token is None:
             return None
@@ -163,16 +171,24 @@ class WindowDetokenizer:
     """Decodes the newest tokens together with the group before them, for any other tokenizer."""
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], *, is_skipped: Callable[[int], bool]
+        self,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        is_skipped: Callable[[int], bool],
+        mark: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self._decode = decode
         self._is_skipped = is_skipped
+        self._mark = mark
         self._context: list[int] = []
         self._held: list[int] = []
         self._shown = ""
 
     def add(self, token_id: int) -> str:
         """Take the next token and return the text that is now certain (mutates)."""
+        mark = self._mark(token_id)
+        if mark is not None:
+            return self._restarted() + mark
         if self._is_skipped(token_id):
             return ""
         self._held.append(token_id)
@@ -186,6 +202,12 @@ class WindowDetokenizer:
     def finish(self) -> str:
         """Return what was held back (mutates)."""
         return self._advance(self._decode([*self._context, *self._held])) if self._held else ""
+
+    def _restarted(self) -> str:
+        """What was held back, with nothing of it as the context of what follows."""
+        text = self.finish()
+        self._context, self._held, self._shown = [], [], ""
+        return text
 
     def _advance(self, text: str) -> str:
         new = text[len(commonprefix([self._shown, text])) :]

@@ -92,6 +92,12 @@ class ChatTemplate:
                 failure = failure or error
         raise TemplateError(_refusal(failure))
 
+    @property
+    def source(self) -> str:
+        """The template's own text, of the one for tools if there are several."""
+        names = ("tool_use", "default", *self._sources)
+        return next((self._sources[name] for name in names if name in self._sources), "")
+
     def check(self) -> None:
         """Compile every template; TemplateError names the one that can't be."""
         for name in self._sources:

@@ -49,8 +49,9 @@ class TextModel:
         self._codec = codec
         self._template = template
         self._origin = origin
-        rule = piece_rule(codec.decoder)
-        self._pieces = rule and Pieces(rule, token=codec.token, is_skipped=self._is_skipped)
+        self._rule = piece_rule(codec.decoder)
+        # By the special tokens that are a part of the text: few, and the same for each request.
+        self._pieces: dict[frozenset[str], Pieces] = {}
 
     @classmethod
     def load(cls, path: Path, *, today: Callable[[], date] = date.today) -> "TextModel":
@@ -117,11 +118,53 @@ class TextModel:
         stream = self.stream()
         return "".join([*map(stream.add, ids), stream.finish()])
 
-    def stream(self) -> Detokenizer:
-        """A new detokenizer for one answer."""
-        if self._pieces is not None:
-            return PieceDetokenizer(self._pieces)
-        return WindowDetokenizer(self._codec.decode, is_skipped=self._is_skipped)
+    @property
+    def template(self) -> str:
+        """The source of the chat template, the one for tools if there are several; maybe none."""
+        return "" if self._template is None else self._template.source
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is exactly this text."""
+        return self._codec.token_id(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token spells, special ones too; empty for an id without a token."""
+        token = self._codec.token(token_id) if 0 <= token_id < 2**32 else None
+        if token is None or self._codec.is_special(token_id):
+            return (token or "").encode()
+        pieces = self._pieces_of(frozenset())
+        spelt = pieces and pieces.bytes_of(token_id, is_first=False)
+        return self._codec.decode([token_id]).encode() if spelt is None else spelt
+
+    def stream(self, kept: frozenset[str] = frozenset()) -> Detokenizer:
+        """A new detokenizer for one answer, in which the special tokens `kept` are text."""
+        pieces = self._pieces_of(kept)
+        if pieces is not None:
+            return PieceDetokenizer(pieces)
+        return WindowDetokenizer(
+            self._codec.decode, is_skipped=self._is_skipped, mark=self._mark_among(kept)
+        )
+
+    def _pieces_of(self, kept: frozenset[str]) -> Pieces | None:
+        if self._rule is None:
+            return None
+        marks = frozenset(text for text in kept if self._is_special_text(text))
+        if marks not in self._pieces:
+            self._pieces[marks] = Pieces(
+                self._rule,
+                token=self._codec.token,
+                is_skipped=self._is_skipped,
+                mark=self._mark_among(marks),
+            )
+        return self._pieces[marks]
+
+    def _mark_among(self, kept: frozenset[str]) -> Callable[[int], str | None]:
+        marks = {self._codec.token_id(text): text for text in kept if self._is_special_text(text)}
+        return marks.get
+
+    def _is_special_text(self, text: str) -> bool:
+        token_id = self._codec.token_id(text)
+        return token_id is not None and self._codec.is_special(token_id)
 
     def _is_skipped(self, token_id: int) -> bool:
         return (

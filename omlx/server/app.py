@@ -20,7 +20,7 @@ from omlx.errors import OmlxError
 from omlx.models.names import Named
 from omlx.server import metrics
 from omlx.server.anthropic import models as anthropic_models
-from omlx.server.anthropic.messages import Messages
+from omlx.server.anthropic.messages import Counting, Messages
 from omlx.server.auth import Guard
 from omlx.server.context import Listed
 from omlx.server.errors import (
@@ -85,6 +85,7 @@ def build_app(service: Service) -> App:
         app.add_route(
             _generation(responder, dialect), path, methods=["POST"], name=name, stream=True
         )
+    app.add_route(_counting(responder), "/v1/messages/count_tokens", methods=["POST"], stream=True)
     app.add_route(routes.models, "/v1/models", methods=_READ)
     app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
     app.add_route(
@@ -112,6 +113,16 @@ def _generation(
         return None if body is None else raw(body, content_type=JSON)
 
     return handle
+
+
+def _counting(responder: Responder) -> Callable[[Request], Coroutine[Any, Any, HTTPResponse]]:
+    """The handler that counts a prompt's tokens and computes nothing."""
+
+    async def count_tokens(request: Request) -> HTTPResponse:
+        num_tokens = await responder.count(request, Counting())
+        return json_response({"input_tokens": num_tokens})
+
+    return count_tokens
 
 
 class _Routes:

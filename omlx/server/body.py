@@ -48,15 +48,28 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise ApiError(400, f"The body is not valid JSON: {_reason(body, error)}") from None
 
 
+def decode_part(kind: type[T], raw: msgspec.Raw, param: str) -> T:
+    """A part of a body that was left as it is, as a type; ApiError 400 names the field in it."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error), param) from None
+    except (ValueError, RecursionError):
+        raise ApiError(400, f"Not valid JSON - at `{param}`", param=param) from None
+
+
 def plain_object(raw: msgspec.Raw) -> dict[str, object]:
     """The JSON object in a part of a body that was left as it is; anything else is an empty one."""
     value: object = msgspec.json.decode(raw)
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
-def _wrong_type(message: str) -> ApiError:
+def _wrong_type(message: str, inside: str = "$") -> ApiError:
+    """What msgspec says, with the path of the field from the top of the body."""
     place = _PLACE.search(message)
-    param = place[1] if place else None
+    param = inside + place[1][1:] if place else (inside if inside != "$" else None)
+    if inside != "$":
+        message = f"{_PLACE.sub('', message)} - at `{param}`"
     if len(message) > _MAX_MESSAGE:  # it may quote what the client sent
         message = f"{message[:_MAX_MESSAGE]}... - at `{param}`"
     return ApiError(400, message, param=param)

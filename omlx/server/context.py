@@ -91,8 +91,29 @@ class ModelText(Protocol):
         """The token ids of a rendered prompt, and the tokens of ranges of its characters."""
         ...
 
-    def stream(self) -> Detokenizer:
-        """A new detokenizer for one answer."""
+    @property
+    def template(self) -> str:
+        """The source of the chat template; empty if there is none."""
+        ...
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, in which special tokens are read as such."""
+        ...
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is exactly this text."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token spells, special ones too; empty for an id without a token."""
+        ...
+
+    def stream(self, kept: frozenset[str] = frozenset()) -> Detokenizer:
+        """A new detokenizer for one answer, in which the special tokens `kept` are text."""
         ...
 
 

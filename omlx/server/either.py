@@ -15,7 +15,7 @@ _ANTHROPIC_FIELDS = frozenset({"system", "stop_sequences", "thinking"})
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 
 
-def either_dialect(data: bytes, *, reads_tools: bool = False) -> tuple[Dialect, bytes]:
+def either_dialect(data: bytes) -> tuple[Dialect, bytes]:
     """The dialect of a body, and the body as that wants it; ValueError where it is not JSON.
 
     A body that would be the same in both is taken as one of chat completions.
@@ -26,10 +26,10 @@ def either_dialect(data: bytes, *, reads_tools: bool = False) -> tuple[Dialect, 
         raise ValueError("nested too deeply") from None
     body = _mapping(tree)
     if not _is_anthropic(body):
-        return Chat(reads_tools=reads_tools), data
+        return Chat(), data
     if "max_tokens" not in body:  # which the API insists on, but no prompt has
         data = json.dumps({**body, "max_tokens": 1}).encode()
-    return Messages(reads_tools=reads_tools), data
+    return Messages(), data
 
 
 def _is_anthropic(body: Mapping[str, object]) -> bool:

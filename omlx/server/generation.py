@@ -3,13 +3,15 @@
 Knows nothing about JSON, templates or engines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from omlx.engine.request import FinishReason, RequestClass
 from omlx.server.context import Message
 from omlx.server.errors import ApiError, Flavor, bad_field
+from omlx.server.parse.said import Reasoning, Said, Score, Text
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
@@ -29,11 +31,69 @@ class Wishes:
     frequency_penalty: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    min_tokens: int = 0
+    # What is added to the logits of tokens, by their ids.
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Whether and how much the model thinks before it answers; None is as the model is set up.
+
+    `is_on` is said in so many words; `is_on_by_default` is what silence means in the dialect.
+    """
+
+    is_on: bool | None = None
+    is_on_by_default: bool | None = None
+    budget: int | None = None
+    effort: str | None = None
+
+
+class Choice(Enum):
+    """Whether the answer may, must or must not call tools."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """How tools may be called; `name` is the only one that may be."""
+
+    kind: Choice = Choice.AUTO
+    name: str | None = None
+    is_parallel: bool = True
+
+
+class FormKind(Enum):
+    """In which form an answer must be."""
+
+    SCHEMA = "json_schema"
+    OBJECT = "json_object"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of an answer; `param` is where the body asks for it.
+
+    `value` is the schema, the expression, the list of choices or the grammar.
+    """
+
+    kind: FormKind
+    value: object = None
+    param: str = "$.response_format"
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request to continue a conversation, as the template will see it."""
+    """A request to continue a conversation, as the template will see it.
+
+    `prompt` is what a plain completion goes on from; there are no messages then.
+    """
 
     model: str
     messages: Sequence[Message]
@@ -43,6 +103,18 @@ class Generation:
     # Whether the stream ends with the usage, where the dialect lets the client choose.
     wants_usage: bool = True
     tools: Sequence[Message] = ()
+    # Tools that may be called too, and that messages tell of, not the head of the prompt.
+    later_tools: Sequence[Message] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    form: Form | None = None
+    thinking: Thinking = field(default_factory=Thinking)
+    # Variables for the template, by the client's own words.
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
+    num_choices: int = 1
+    # How many of the most probable tokens are told of each; None: nothing is.
+    logprobs: int | None = None
+    prompt: str | Sequence[int] | None = None
+    is_echo: bool = False
     # How urgent it is, where the body says so.
     request_class: RequestClass | None = None
     # Where the body has each message, where that is not simply its own list; -1 is its system.
@@ -53,11 +125,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `cached` of the prompt's tokens were not computed."""
+    """Token counts of one request; `cached` of the prompt's tokens were not computed, `reasoning`
+    of the completion's were no part of the answer."""
 
     prompt: int
     cached: int = 0
     completion: int = 0
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +140,11 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """More of the answer."""
+class Progress:
+    """`done` of `total` prompt tokens that are not in the cache are computed."""
 
-    text: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +153,62 @@ class Ended:
 
     reason: FinishReason
     stop: str | None = None
+    has_calls: bool = False
 
 
-Piece = Began | Text | Ended
+Piece = Began | Progress | Said | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call; `arguments` is JSON text."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was said in one of a request's answers, and how it ended; texts that follow each other
+    are one."""
+
+    parts: Sequence[Text | Reasoning | ToolCall]
+    ended: Ended
+
+    @property
+    def text(self) -> str:
+        """The text of the answer alone."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before."""
+        return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls of tools."""
+        return [part for part in self.parts if isinstance(part, ToolCall)]
+
+    @property
+    def scores(self) -> list[Score]:
+        """What is known of each token of the text, where that was asked for."""
+        return [s for part in self.parts if isinstance(part, Text) for s in part.scores]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a reply says of its request; `created` in epoch seconds."""
+
+    request_id: str
+    model: str
+    created: int
+    generation: Generation
+    # Whose request it is; what is kept for a later one is kept for them alone.
+    tenant: str = ""
+    # Of what computes the answers: the same where the same seed gives the same answer.
+    fingerprint: str | None = None
 
 
 class Reply(Protocol):
@@ -94,23 +222,27 @@ class Reply(Protocol):
         """What precedes the text of a stream; the usage may not be final."""
         ...
 
-    def text(self, text: str) -> bytes:
-        """More text of a stream."""
+    def said(self, part: Said, choice: int) -> bytes:
+        """More of one of a stream's answers."""
         ...
 
-    def keepalive(self) -> bytes:
+    def keepalive(self, progress: Progress | None) -> bytes:
         """What a client takes as a sign of life in a stream."""
         ...
 
-    def end(self, ended: Ended, usage: Usage) -> bytes:
-        """The end of a stream."""
+    def ended(self, ended: Ended, choice: int) -> bytes:
+        """The end of one of a stream's answers."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """The end of a stream, all of whose answers have ended."""
         ...
 
     def error(self, error: ApiError) -> bytes:
         """The end of a stream that failed."""
         ...
 
-    def whole(self, text: str, ended: Ended, usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
         """The body of an answer that isn't streamed."""
         ...
 
@@ -123,11 +255,11 @@ class Dialect(Protocol):
         """In whose shape its errors are."""
         ...
 
-    def decode(self, body: bytes) -> Generation:
+    def decode(self, body: bytes, tenant: str = "") -> Generation:
         """The request in a body; ApiError names the field that is wrong."""
         ...
 
-    def reply(self, request_id: str, model: str, created: int, *, wants_usage: bool) -> Reply:
+    def reply(self, about: About) -> Reply:
         """The writer of the answer to one request."""
         ...
 

@@ -4,20 +4,20 @@ Knows nothing about HTTP or engines. Runs on the text thread, one request at a t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from omlx.cache.policy import StorePolicy
-from omlx.engine.request import RequestClass, SamplingParams
+from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.names import Named
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
-from omlx.server.generation import Dialect, Generation, Wishes
+from omlx.server.generation import Choice, Dialect, Generation, Wishes
 from omlx.server.handling import Handling
+from omlx.server.parse.choose import choose_form
+from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
 from omlx.settings.schema import Sampling
 from omlx.storage.entry import PartKind, Span
@@ -48,6 +48,43 @@ class Prepared:
     named: str = ""  # the model as answers call it: model:profile where one was meant
     request_class: RequestClass = RequestClass.NORMAL
     repetition_guard: int = 0
+    speech_form: SpeechForm = field(default_factory=SpeechForm)
+    is_thinking: bool = False  # where the answer begins
+    thinking_budget: int | None = None
+
+    @property
+    def request(self) -> EngineRequest:
+        """The request as the engine takes it, without its id."""
+        return EngineRequest(
+            id="",
+            tokens=self.tokens,
+            max_tokens=self.max_tokens,
+            sampling=self.sampling,
+            stop=tuple((token,) for token in sorted(self.text.eos_ids)),
+            head=self.head,
+            store=self.store,
+            request_class=self.request_class,
+            repetition_guard=self.repetition_guard,
+        )
+
+    @property
+    def thinking_close(self) -> str:
+        """What ends the model's reasoning; empty where nothing is known to."""
+        return self.speech_form.reasoning[1] if self.speech_form.reasoning else ""
+
+    def another(self, number: int) -> "Prepared":
+        """The same request for its answer `number`, which a seed must not make the same."""
+        seed = self.sampling.seed
+        changed = None if seed is None else (seed + number) % 2**63
+        return replace(self, sampling=replace(self.sampling, seed=changed))
+
+    @property
+    def tools(self) -> Sequence[Message]:
+        """The tools that the answer may call."""
+        generation = self.generation
+        if generation.tool_choice.kind is Choice.NONE:
+            return ()
+        return [*generation.tools, *generation.later_tools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +97,25 @@ class Encoded:
 
 
 def prepare(
-    context: ServerContext, dialect: Dialect, body: bytes, wanted: Handling | None = None
+    context: ServerContext,
+    dialect: Dialect,
+    body: bytes,
+    wanted: Handling | None = None,
+    tenant: str = "",
 ) -> Prepared:
     """A body as a request to an engine; ApiError says what is wrong with it."""
     wanted = wanted or Handling()
-    generation = dialect.decode(body)
+    generation = dialect.decode(body, tenant)
     named = find_model(context, generation.model)
     entry = named.entry
     settings = context.model_settings(named.id)
-    text = with_variables(context.texts(entry), settings)
+    text = with_variables(context.texts(entry), settings, generation)
+    form = choose_form(
+        text.template,
+        lambda mark: text.token_id(mark) is not None,
+        tools=settings.parser.tools,
+        reasoning=settings.parser.reasoning,
+    )
     encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
@@ -88,7 +135,19 @@ def prepare(
         request_class=request_class,
         repetition_guard=settings.scheduler.repetition_guard,
         named=named.id,
+        speech_form=form,
+        is_thinking=form.opens_thinking(encoded.text),
+        thinking_budget=generation.thinking.budget,
     )
+
+
+def count_tokens(context: ServerContext, dialect: Dialect, body: bytes) -> int:
+    """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
+    generation = dialect.decode(body)
+    named = find_model(context, generation.model)
+    settings = context.model_settings(named.id)
+    text = with_variables(context.texts(named.entry), settings, generation)
+    return len(text.encode(render(text, generation.messages, generation.tools)))
 
 
 def head_of(spans: Sequence[Span]) -> int:
@@ -103,6 +162,8 @@ def head_of(spans: Sequence[Span]) -> int:
 
 def encode(text: ModelText, generation: Generation) -> Encoded:
     """The prompt of a request, and which of its tokens come from which part of the body."""
+    if generation.prompt is not None:
+        return _plain(text, generation.prompt)
     prompt = render(text, generation.messages, generation.tools)
     found = _parts(text, generation, prompt)
     tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found])
@@ -112,6 +173,13 @@ def encode(text: ModelText, generation: Generation) -> Encoded:
         if start < end:
             spans.append(Span(part.part, start, end))
     return Encoded(prompt, tuple(tokens), tuple(spans))
+
+
+def _plain(text: ModelText, prompt: str | Sequence[int]) -> Encoded:
+    """A prompt that no template makes: text, or token ids."""
+    if isinstance(prompt, str):
+        return Encoded(prompt, tuple(text.encode(prompt)), ())
+    return Encoded(text.spell(prompt), tuple(prompt), ())
 
 
 def _parts(text: ModelText, generation: Generation, prompt: str) -> list[CharSpan]:
@@ -149,7 +217,7 @@ def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message
     of the user's at its place, so that the prompt up to there stays what it was.
     """
     begun = ""
-    if messages[-1]["role"] == "assistant":
+    if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
         messages, begun = messages[:-1], "".join(_texts(messages[-1]))
         if not messages:
             raise bad_field("$.messages", "Must hold a turn that can be answered")
@@ -168,9 +236,12 @@ def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message
 def _attempts(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     """What to give to the template, best first; later ones only where it objects."""
     yield messages
+    if any(message.get("tool_calls") for message in messages):
+        yield _with_short_ids(messages)
     if any(message["role"] == "system" for message in messages):
         yield [messages[0], *map(_as_note, messages[1:])]
         yield _merged(map(_as_note, messages))
+        yield _with_short_ids(_merged(map(_as_note, messages)))
 
 
 def _as_note(message: Message) -> Message:
@@ -182,15 +253,42 @@ def _as_note(message: Message) -> Message:
 
 def _merged(messages: Iterable[Message]) -> list[Message]:
     """Neighbours of one role as one message, for templates that want roles to alternate."""
-    groups = groupby(messages, key=itemgetter("role"))
-    return [
-        {"role": role, "content": "\n\n".join(text for one in group for text in _texts(one))}
-        for role, group in groups
-    ]
+    made: list[Message] = []
+    for message in messages:
+        last = made[-1] if made else None
+        if last and last["role"] == message["role"] and _is_plain(last) and _is_plain(message):
+            made[-1] = {**last, "content": "\n\n".join([*_texts(last), *_texts(message)])}
+        else:
+            made.append(message)
+    return made
+
+
+def _is_plain(message: Message) -> bool:
+    return message.keys() <= {"role", "content"}
+
+
+def _with_short_ids(messages: Iterable[Message]) -> list[Message]:
+    """The same with ids of calls as Mistral's templates want them: nine letters and digits."""
+    short: dict[object, str] = {}
+    made: list[Message] = []
+    for message in messages:
+        calls = cast(list[dict[str, object]], message.get("tool_calls") or [])
+        if calls:
+            named = [
+                {**call, "id": short.setdefault(call.get("id"), f"{len(short):09d}")}
+                for call in calls
+            ]
+            message = {**message, "tool_calls": named}
+        if message.get("tool_call_id") in short:
+            message = {**message, "tool_call_id": short[message["tool_call_id"]]}
+        made.append(message)
+    return made
 
 
 def _texts(message: Message) -> list[str]:
-    match message["content"]:
+    match message.get("content"):
+        case None:
+            return []
         case str(text):
             return [text]
         case parts:

@@ -7,12 +7,13 @@ import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from omlx.server.choices import Choices, Heard
 from omlx.server.errors import ApiError, internal, log_level, unavailable
-from omlx.server.generation import Began, Dialect, Ended, Piece, Reply, Text
+from omlx.server.generation import About, Began, Dialect, Ended, Piece, Progress, Reply
 from omlx.server.handling import handling
 from omlx.server.recorder import caller
 from omlx.server.service import Service
-from omlx.server.session import Session
+from omlx.server.spoken import Spoken
 from omlx.server.web import (
     Request,
     Send,
@@ -54,44 +55,56 @@ class Responder:
             timeout_s=context.timing.body_s,
         )
         headers = headers_of(request)
-        prepared = await service.prepare(dialect, body, handling(headers))
+        who = caller(headers, dialect.flavor.value, address_of(request))
+        prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
         generation = prepared.generation
-        reply = dialect.reply(
+        about = About(
             identity,
             prepared.named or prepared.model_id,
             int(context.wall()),
-            wants_usage=generation.wants_usage,
+            generation,
+            who.tenant,
         )
-        who = caller(headers, dialect.flavor.value, address_of(request))
-        session = service.open(prepared, identity, arrived, who)
+        reply = dialect.reply(about)
+        choices = Choices(service.open_all(prepared, identity, arrived, who))
         if not generation.is_stream:
-            with session:
-                return await _collect(session, reply)
-        await self._stream(request, session, reply)
+            with choices:
+                return await _collect(choices, reply)
+        await self._stream(request, choices, reply)
         return None
 
-    async def _stream(self, request: Request, session: Session, reply: Reply) -> None:
+    async def count(self, request: Request, dialect: Dialect) -> int:
+        """How many tokens the prompt of a request has; ApiError says what is wrong with it."""
+        context = self._service.context
+        body = await read_body(
+            request,
+            max_bytes=context.settings.server.max_body,
+            timeout_s=context.timing.body_s,
+        )
+        return await self._service.count(dialect, body)
+
+    async def _stream(self, request: Request, choices: Choices, reply: Reply) -> None:
         """Stream an answer; an error before the first byte is raised, a later one is streamed."""
         send: Send | None = None
         context = self._service.context
         keepalive_s = context.settings.server.keepalive
         first_event_s = context.timing.first_event_s - context.timing.head_grace_s
         try:
-            with session:
-                pieces = await session.next(context.timing.head_grace_s)
+            with choices:
+                pieces = await choices.next(context.timing.head_grace_s)
                 send = await start_events(request)
                 await send(reply.head())
                 patience = _Patience(min(first_event_s, keepalive_s), keepalive_s)
-                await _pump(session, reply, send, pieces, patience=patience)
+                await _pump(choices, reply, send, pieces, patience=patience)
         except ApiError as error:
             if send is None:
                 raise
-            _log.log(log_level(error), "%s: %s", session.course.request_id, error)
+            _log.log(log_level(error), "%s: %s", request_id(request), error)
             await self._fail(send, reply, error)
         except Exception:
             if send is None:
                 raise
-            _log.exception("%s: internal error in a stream", session.course.request_id)
+            _log.exception("%s: internal error in a stream", request_id(request))
             await self._fail(send, reply, internal())
 
     async def _fail(self, send: Send, reply: Reply, error: ApiError) -> None:
@@ -102,45 +115,44 @@ class Responder:
         await send(reply.error(error))
 
 
-async def _collect(session: Session, reply: Reply) -> bytes:
-    texts: list[str] = []
-    while True:
-        for piece in await session.next(None):
-            match piece:
-                case Began():
-                    pass
-                case Text():
-                    texts.append(piece.text)
-                case Ended():
-                    return reply.whole("".join(texts), piece, session.course.usage)
+async def _collect(choices: Choices, reply: Reply) -> bytes:
+    spoken = Spoken()
+    while choices.num_open:
+        for choice, piece in await choices.next(None):
+            spoken.take(choice, piece)
+    return reply.whole(spoken.answers(), choices.usage)
 
 
 async def _pump(
-    session: Session, reply: Reply, send: Send, pieces: list[Piece], *, patience: _Patience
+    choices: Choices, reply: Reply, send: Send, heard: Heard, *, patience: _Patience
 ) -> None:
     """Send pieces as they come, beginning with those given; never silent for long."""
     is_begun, is_silent = False, False
+    progress: Progress | None = None
     while True:
         out = b""
-        if not is_begun and (pieces or is_silent):
+        if not is_begun and (heard or is_silent):
             is_begun = True
-            out += reply.begin(session.course.usage)
-        out += b"".join(_written(piece, session, reply) for piece in pieces)
+            out += reply.begin(choices.usage)
+        progress = next((p for _, p in reversed(heard) if isinstance(p, Progress)), progress)
+        out += b"".join(_written(piece, choice, reply) for choice, piece in heard)
+        if not choices.num_open:
+            out += reply.end(choices.usage)
         if not out and is_silent:
-            out = reply.keepalive()
+            out = reply.keepalive(progress)
         if out:
             await send(out)
-        if pieces and isinstance(pieces[-1], Ended):
+        if not choices.num_open:
             return
-        pieces = await session.next(patience.of(is_begun=is_begun))
-        is_silent = not pieces
+        heard = await choices.next(patience.of(is_begun=is_begun))
+        is_silent = not heard
 
 
-def _written(piece: Piece, session: Session, reply: Reply) -> bytes:
+def _written(piece: Piece, choice: int, reply: Reply) -> bytes:
     match piece:
-        case Began():
+        case Began() | Progress():
             return b""
-        case Text():
-            return reply.text(piece.text)
         case Ended():
-            return reply.end(piece, session.course.usage)
+            return reply.ended(piece, choice)
+        case _:
+            return reply.said(piece, choice)

@@ -19,7 +19,7 @@ from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
 from omlx.server.metrics import EngineView, Metrics
-from omlx.server.prompt import Prepared, prepare
+from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
 from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
@@ -54,11 +54,20 @@ class Service:
         scheduler = context.settings.scheduler
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
-    async def prepare(self, dialect: Dialect, body: bytes, wanted: Handling) -> Prepared:
+    async def prepare(
+        self, dialect: Dialect, body: bytes, wanted: Handling, tenant: str = ""
+    ) -> Prepared:
         """Do the text work of a request on the text thread; ApiError says what is wrong."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._text_thread, prepare, self.context, dialect, body, wanted
+            self._text_thread, prepare, self.context, dialect, body, wanted, tenant
+        )
+
+    async def count(self, dialect: Dialect, body: bytes) -> int:
+        """How many tokens a prompt has; ApiError says what is wrong with it."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._text_thread, count_tokens, self.context, dialect, body
         )
 
     @property
@@ -71,6 +80,16 @@ class Service:
         for entry in self.context.pool.models():
             loading = self._text_thread.submit(self.context.texts, entry)
             loading.add_done_callback(lambda done, model=entry.id: _log_failure(model, done))
+
+    def open_all(
+        self, prepared: Prepared, request_id: str, arrived: float, caller: Caller
+    ) -> list[Session]:
+        """A session for each answer that a request wants; ApiError as `open`."""
+        found = [self.open(prepared, request_id, arrived, caller)]
+        for number in range(1, prepared.generation.num_choices):
+            another = self.open(prepared.another(number), f"{request_id}.{number}", arrived, caller)
+            found.append(another)
+        return found
 
     def open(self, prepared: Prepared, request_id: str, arrived: float, caller: Caller) -> Session:
         """A session at the engine of a request's model; ApiError if that can't take it."""

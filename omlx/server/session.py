@@ -1,19 +1,18 @@
-"""One request's life at an engine: tokens become text, stop strings end it, times are taken.
+"""One answer's life at an engine: submitted, heard, ended or given up; times are taken.
 
-Knows nothing about HTTP or dialects; for the loop's thread.
+Knows nothing about HTTP, dialects or how tokens become text; for the loop's thread.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, assert_never
 
 from omlx.engine.request import (
     Admitted,
     Engine,
-    EngineRequest,
     EngineState,
     Event,
     Failed,
@@ -27,10 +26,12 @@ from omlx.engine.request import (
     Trail,
 )
 from omlx.server.errors import ApiError, busy, unavailable
-from omlx.server.generation import Began, Ended, Piece, Text, Usage
+from omlx.server.generation import Began, Ended, Piece, Progress, Usage
 from omlx.server.hub import Hub, Stopping
-from omlx.server.parse.stop import StopStrings
+from omlx.server.parse.said import CallArguments, Reasoning, Text
+from omlx.server.parse.speech import Speech
 from omlx.server.prompt import Prepared
+from omlx.server.transcript import Transcript
 from omlx.storage.entry import Span, TtftParts
 
 _log = logging.getLogger("omlx.server")
@@ -65,6 +66,8 @@ class Course:
     cached_memory: int = 0
     cached_disk: int = 0
     generated: int = 0
+    # Of these, what was no part of the answer.
+    reasoning: int = 0
     # Uncached prompt tokens that were computed.
     prefilled: int = 0
     trail: Trail | None = None
@@ -81,7 +84,8 @@ class Course:
     @property
     def usage(self) -> Usage:
         """The token counts as far as they are known."""
-        return Usage(self.prompt_tokens, self.cached_memory + self.cached_disk, self.generated)
+        cached = self.cached_memory + self.cached_disk
+        return Usage(self.prompt_tokens, cached, self.generated, self.reasoning)
 
     @property
     def parts(self) -> TtftParts | None:
@@ -131,37 +135,37 @@ class Session:
         self._hub = hub
         self._clock = clock
         self._watchers = watchers
-        self._text = prepared.text.stream()
-        self._stops = StopStrings(prepared.generation.stop)
+        self._transcript = _transcript(prepared)
+        # By what the engine knows the answer, and what it has said of it.
+        self._engine_id = course.request_id
+        self._tokens: list[int] = []
         self._is_over = False  # at the engine
         self._failure: ApiError | None = None
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None, "a session needs a task"
-        self._inbox = self._hub.open(self.course.request_id, lambda: self._give_up(task))
-        prepared = self._prepared
-        request = EngineRequest(
-            id=self.course.request_id,
-            tokens=prepared.tokens,
-            max_tokens=prepared.max_tokens,
-            sampling=prepared.sampling,
-            stop=tuple((token,) for token in sorted(prepared.text.eos_ids)),
-            head=prepared.head,
-            store=prepared.store,
-            request_class=prepared.request_class,
-            repetition_guard=prepared.repetition_guard,
-            tenant=self.course.caller.tenant,
-        )
+        self._on_overflow = lambda: self._give_up(task)
         self.course.was_ready = self._engine.state() is EngineState.READY
         self.course.submitted = self._clock()
+        self._submit()
+        self._watchers.on_open(self.course)
+        return self
+
+    def _submit(self) -> None:
+        """Have the engine go on from what it has said so far."""
+        self._inbox = self._hub.open(self._engine_id, self._on_overflow)
+        request = replace(
+            self._prepared.request,
+            id=self._engine_id,
+            tenant=self.course.caller.tenant,
+            emitted=tuple(self._tokens),
+        )
         try:
             self._engine.submit(request)
         except BaseException:
             self._hub.close(request.id)
             raise
-        self._watchers.on_open(self.course)
-        return self
 
     def __exit__(
         self,
@@ -169,9 +173,10 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._hub.close(self.course.request_id)
+        self._hub.close(self._engine_id)
         if not self._is_over:
-            self._engine.abort(self.course.request_id)
+            self._engine.abort(self._engine_id)
+        self.course.reasoning = self._transcript.num_reasoning
         if isinstance(error, Exception):
             self.course.outcome = "failed"
         self.course.ended = self._clock()
@@ -211,15 +216,11 @@ class Session:
                 pass
             case Prefilled():
                 self.course.prefilled = event.done
+                pieces.append(Progress(event.done, event.total))
             case Started():
-                self.course.stats = event.stats
+                self.course.stats = self.course.stats or event.stats
             case Token():
-                if self.course.first_token is None:
-                    self.course.first_token = self._clock()
-                self.course.generated += 1
-                _add(self._stops.add(self._text.add(event.token)), pieces)
-                if self._stops.matched is not None:
-                    self._end(FinishReason.STOP, pieces)
+                self._take_token(event, pieces)
             case Finished():
                 self._is_over = True
                 self._finish(event, pieces)
@@ -231,39 +232,88 @@ class Session:
             case _:
                 assert_never(event)
 
+    def _take_token(self, token: Token, pieces: list[Piece]) -> None:
+        if self.course.first_token is None:
+            self.course.first_token = self._clock()
+        self._tokens.append(token.token)
+        pieces += self._transcript.add(token)
+        self._counted()
+        if self._transcript.stop is not None:
+            pieces += self._transcript.finish(is_cut=False)
+            self._end(FinishReason.STOP, pieces)
+        elif self._has_thought_enough():
+            self._close_thinking(pieces)
+
+    def _has_thought_enough(self) -> bool:
+        budget = self._prepared.thinking_budget
+        if budget is None or not (self._transcript.is_thinking and self._prepared.thinking_close):
+            return False
+        return self._transcript.num_reasoning >= budget
+
+    def _close_thinking(self, pieces: list[Piece]) -> None:
+        """Make the model say that it has thought enough, and have it go on from there."""
+        close = self._prepared.thinking_close
+        tokens = self._prepared.text.encode(close)
+        if len(self._tokens) + len(tokens) >= self._prepared.request.max_tokens:
+            return  # the limit of the answer comes first
+        self._hub.close(self._engine_id)
+        self._engine.abort(self._engine_id)
+        self._engine_id += ".answer"
+        self._tokens += tokens
+        pieces += self._transcript.insert(close, len(tokens))
+        self._counted()
+        self._submit()
+
+    def _counted(self) -> None:
+        self.course.generated = len(self._tokens)
+        self.course.reasoning = self._transcript.num_reasoning
+
     def _finish(self, event: Finished, pieces: list[Piece]) -> None:
         if event.reason is FinishReason.ABORT:
             self._failure = unavailable("The engine gave the request up")
             return
-        _add(self._stops.add(self._text.finish()), pieces)
-        if self._stops.matched is not None:
-            self._end(FinishReason.STOP, pieces)
-            return
-        _add(self._stops.finish(), pieces)
-        self._end(event.reason, pieces)
+        is_cut = event.reason is not FinishReason.STOP
+        pieces += self._transcript.finish(is_cut=is_cut)
+        is_stopped = self._transcript.stop is not None
+        self._end(FinishReason.STOP if is_stopped else event.reason, pieces)
 
     def _end(self, reason: FinishReason, pieces: list[Piece]) -> None:
         self.course.outcome = reason.value
-        pieces.append(Ended(reason, self._stops.matched))
+        pieces.append(Ended(reason, self._transcript.stop, self._transcript.has_calls))
 
     def _give_up(self, task: asyncio.Task[object]) -> None:
         _log.warning("%s: the client reads too slowly; given up", self.course.request_id)
         task.cancel()
 
 
-def _add(text: str, pieces: list[Piece]) -> None:
-    if text:
-        pieces.append(Text(text))
+def _transcript(prepared: Prepared) -> Transcript:
+    form, is_thinking = prepared.speech_form, prepared.is_thinking
+    return Transcript(
+        prepared.text,
+        Speech(form, tools=prepared.tools, is_thinking=is_thinking),
+        prepared.generation.stop,
+        kept=form.kept,
+        is_thinking=is_thinking,
+    )
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """The same pieces, with neighbouring texts as one: one write for what came in one step."""
+    """The same pieces, with neighbours of a kind as one: one write for what came in one step."""
     joined: list[Piece] = []
     for piece in pieces:
-        if isinstance(piece, Text) and joined and isinstance(joined[-1], Text):
-            joined[-1] = Text(joined[-1].text + piece.text)
-        else:
-            joined.append(piece)
+        last = joined[-1] if joined else None
+        match last, piece:
+            case Text(), Text():
+                scores = (*last.scores, *piece.scores)
+                joined[-1] = Text(last.text + piece.text, last.at, scores)
+            case Reasoning(), Reasoning():
+                joined[-1] = Reasoning(last.text + piece.text)
+            case CallArguments(), CallArguments() if last.index == piece.index:
+                joined[-1] = CallArguments(last.index, last.text + piece.text)
+            case Progress(), Progress():
+                joined[-1] = piece
+            case _:
+                joined.append(piece)
     return joined
 
 

@@ -1,23 +1,42 @@
 """The text side of a model whose chat template is given variables, such as a switch for thinking.
 
-Knows nothing about where their values come from.
+Knows nothing about any one template.
 """
 
 from collections.abc import Mapping, Sequence
 
 from omlx.models.detokenize import Detokenizer
 from omlx.server.context import Message, ModelText, Range
+from omlx.server.generation import Generation
 from omlx.settings.build import ModelSettings
 
 # Under these names the templates of model families read the same switch.
 _THINKING = ("enable_thinking", "thinking")
+_EFFORT = "reasoning_effort"
 
 
-def with_variables(text: ModelText, settings: ModelSettings) -> ModelText:
-    """The text side that renders as these settings say; the same where they say nothing."""
-    if settings.thinking is None:
-        return text
-    return _Varied(text, dict.fromkeys(_THINKING, settings.thinking))
+def with_variables(
+    text: ModelText, settings: ModelSettings, generation: Generation | None = None
+) -> ModelText:
+    """The text side that renders as request and settings say; the same where they say nothing.
+
+    What the client says goes before the settings, and these before what silence means in its
+    dialect.
+    """
+    variables = _variables(settings, generation)
+    return _Varied(text, variables) if variables else text
+
+
+def _variables(settings: ModelSettings, generation: Generation | None) -> dict[str, object]:
+    if generation is None:
+        return {} if settings.thinking is None else dict.fromkeys(_THINKING, settings.thinking)
+    wish = generation.thinking
+    answers = (wish.is_on, settings.thinking, wish.is_on_by_default)
+    is_on = next((answer for answer in answers if answer is not None), None)
+    variables: dict[str, object] = {} if is_on is None else dict.fromkeys(_THINKING, is_on)
+    if wish.effort is not None:
+        variables[_EFFORT] = wish.effort
+    return {**variables, **generation.variables}
 
 
 class _Varied:
@@ -35,6 +54,10 @@ class _Varied:
     def context_window(self) -> int | None:
         return self._text.context_window
 
+    @property
+    def template(self) -> str:
+        return self._text.template
+
     def render(
         self,
         messages: Sequence[Message],
@@ -48,5 +71,17 @@ class _Varied:
     def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
         return self._text.encode_at(text, chars)
 
-    def stream(self) -> Detokenizer:
-        return self._text.stream()
+    def spell(self, ids: Sequence[int]) -> str:
+        return self._text.spell(ids)
+
+    def encode(self, text: str) -> list[int]:
+        return self._text.encode(text)
+
+    def token_id(self, text: str) -> int | None:
+        return self._text.token_id(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._text.token_bytes(token_id)
+
+    def stream(self, kept: frozenset[str] = frozenset()) -> Detokenizer:
+        return self._text.stream(kept)

@@ -24,7 +24,7 @@ from omlx.settings.layers import (
 )
 from omlx.settings.leaf import leaves, with_values
 from omlx.settings.machine import Machine
-from omlx.settings.schema import Cache, Sampling, Settings
+from omlx.settings.schema import Cache, Parser, Sampling, Settings
 from omlx.settings.shipped import (
     family_layers,
     folder_layer,
@@ -59,6 +59,7 @@ class ModelSettings:
     engine: Engine = field(default_factory=Engine)
     thinking: bool | None = None
     scheduler: Scheduler = field(default_factory=Scheduler)
+    parser: Parser = field(default_factory=Parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class Resolved:
             settings.engine,
             thinking=settings.thinking,
             scheduler=settings.scheduler,
+            parser=settings.parser,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:

@@ -237,6 +237,28 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Parser:
+    """How what a model says is split, where its chat template doesn't tell."""
+
+    tools: Annotated[
+        str,
+        Option(
+            "How the model writes calls of tools: auto, none, or the name of a format.",
+            flag="--tool-parser",
+            per_model=True,
+        ),
+    ] = "auto"
+    reasoning: Annotated[
+        str,
+        Option(
+            "How the model marks its reasoning: auto, none, or the name of a format.",
+            flag="--reasoning-parser",
+            per_model=True,
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
     """One row of figures for each request, for `omlx cache inspect --request`."""
 
@@ -293,6 +315,7 @@ class Settings:
     sampling: Sampling = field(default_factory=Sampling)
     log: Log = field(default_factory=Log)
     journal: Journal = field(default_factory=Journal)
+    parser: Parser = field(default_factory=Parser)
     context_window: Annotated[
         int | None,
         Option(

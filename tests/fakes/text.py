@@ -12,7 +12,8 @@ EOS = 256
 class FakeText:
     """Renders `role:content` lines; `refuse` gets the messages and may name an objection."""
 
-    def __init__(self, *, context_window=1000, refuse=None):
+    def __init__(self, *, context_window=1000, refuse=None, template=""):
+        self.template = template
         self.eos_ids = frozenset({EOS})
         self.context_window = context_window
         self.rendered: list[str] = []
@@ -44,7 +45,16 @@ class FakeText:
 
         return self.encode(text), [(tokens(start), tokens(end)) for start, end in chars]
 
-    def stream(self) -> "FakeDetokenizer":
+    def token_id(self, text: str) -> int | None:
+        return ord(text) if len(text) == 1 and text.isascii() else None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def spell(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+    def stream(self, kept: frozenset[str] = frozenset()) -> "FakeDetokenizer":
         return FakeDetokenizer()
 
 

@@ -1,24 +1,29 @@
-"""POST /v1/messages: its requests into the internal form, its answers out of it.
+"""POST /v1/messages: its requests into the internal form.
 
-Knows nothing about templates, tokens or engines.
+Knows nothing about templates, tokens, engines or how answers are written.
 """
 
 import json
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-import orjson
 
-from omlx.engine.request import FinishReason
-from omlx.server import context, sse
+from omlx.server import context
 from omlx.server.anthropic import types
-from omlx.server.body import decode, plain_object
-from omlx.server.errors import ApiError, Flavor, bad_field, error_bytes, unsupported
+from omlx.server.anthropic.reply import MessageReply
+from omlx.server.body import decode, decode_part, plain_object
+from omlx.server.errors import Flavor, bad_field, unsupported
 from omlx.server.generation import (
-    Ended,
+    About,
+    Choice,
+    Form,
+    FormKind,
     Generation,
     Reply,
-    Usage,
+    Thinking,
+    ToolChoice,
     Wishes,
     content,
     number,
@@ -26,36 +31,30 @@ from omlx.server.generation import (
     whole,
 )
 
+_log = logging.getLogger("omlx.server")
 _DECODER = msgspec.json.Decoder(types.MessagesRequest)
+_COUNT_DECODER = msgspec.json.Decoder(types.CountRequest)
 # Claude Code's line about itself: part of it changes with every request, and it is not for models.
 _ATTRIBUTION = "x-anthropic-billing-header:"
+_CHOICES = {
+    "auto": Choice.AUTO,
+    "any": Choice.REQUIRED,
+    "tool": Choice.REQUIRED,
+    "none": Choice.NONE,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The dialect of the Messages API; tools are read for those who only explain a prompt."""
+    """The dialect of the Messages API."""
 
     flavor: Flavor = Flavor.ANTHROPIC
-    reads_tools: bool = False
 
-    def decode(self, body: bytes) -> Generation:
+    def decode(self, body: bytes, tenant: str = "") -> Generation:
         """The request in a body; ApiError names the field that is wrong."""
         request = decode(_DECODER, body)
-        if request.tools and not self.reads_tools:
-            raise unsupported("$.tools", "Tool calling")
-        if not request.messages:
-            raise bad_field("$.messages", "Must hold at least one message")
-        system, system_places = _system(request.system)
-        placed = [(-1, message) for message in system]
-        for index, message in enumerate(request.messages):
-            made = _messages(message, index, request.model, reads_tools=self.reads_tools)
-            placed += [(index, one) for one in made]
-        return Generation(
-            model=request.model,
-            messages=[message for _, message in placed],
-            places=[place for place, _ in placed],
-            system_places=system_places,
-            tools=[_tool(plain_object(tool)) for tool in request.tools or ()],
+        return replace(
+            _conversation(request),
             wishes=Wishes(
                 temperature=number(request.temperature, "$.temperature", low=0, high=5),
                 top_p=number(request.top_p, "$.top_p", low=0, high=1),
@@ -66,9 +65,46 @@ class Messages:
             is_stream=bool(request.stream),
         )
 
-    def reply(self, request_id: str, model: str, created: int, *, wants_usage: bool) -> Reply:
+    def reply(self, about: About) -> Reply:
         """The writer of the answer to one request; this dialect always sends the usage."""
-        return MessageReply(request_id, model)
+        return MessageReply(about)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The dialect of counting tokens, whose requests have no answer but the count."""
+
+    flavor: Flavor = Flavor.ANTHROPIC
+
+    def decode(self, body: bytes, tenant: str = "") -> Generation:
+        """The request in a body; ApiError names the field that is wrong."""
+        return _conversation(decode(_COUNT_DECODER, body))
+
+    def reply(self, about: About) -> Reply:
+        """The writer of an answer that is never given."""
+        return MessageReply(about)
+
+
+def _conversation(request: types.CountRequest) -> Generation:
+    if not request.messages:
+        raise bad_field("$.messages", "Must hold at least one message")
+    tools, later = _tools(request.tools or ())
+    reader = _Reader(request.model, later)
+    system, system_places = _system(request.system)
+    placed = [(-1, message) for message in system]
+    for index, message in enumerate(request.messages):
+        placed += [(index, one) for one in reader.read(message, f"$.messages[{index}].content")]
+    return Generation(
+        model=request.model,
+        messages=[message for _, message in placed],
+        places=[place for place, _ in placed],
+        system_places=system_places,
+        tools=tools,
+        later_tools=list(later.values()),
+        tool_choice=_tool_choice(request.tool_choice, [*map(_name, tools), *later]),
+        thinking=_thinking(request),
+        form=_form(request),
+    )
 
 
 def _system(
@@ -86,40 +122,92 @@ def _without_attribution(text: str) -> str:
     return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
-def _messages(
-    message: types.Message, index: int, model: str, *, reads_tools: bool
-) -> list[context.Message]:
-    """A message as templates know it: one, after those that tell what tools returned."""
-    param = f"$.messages[{index}].content"
-    match message:
-        case types.UserMessage():
-            role = "user"
-        case types.AssistantMessage():
-            role = "assistant"
-        case types.SystemMessage() | types.DeveloperMessage():
-            role = "system"
-    if not reads_tools or isinstance(message.content, str):
-        return [{"role": role, "content": _content(message.content, param, model)}]
-    results = [b for b in message.content if isinstance(b, types.ToolResultBlock)]
-    uses = [b for b in message.content if isinstance(b, types.ToolUseBlock)]
-    others = [b for b in message.content if b not in results and b not in uses]
-    made: list[context.Message] = [_result(block) for block in results]
-    if others or not results:
-        calls: context.Message = {"tool_calls": [_call(use) for use in uses]} if uses else {}
-        made.append({"role": role, "content": _content(others, param, model), **calls})
-    return made
+class _Reader:
+    """Turns the messages of one request into messages as templates know them, in order."""
+
+    def __init__(self, model: str, later: Mapping[str, context.Message]) -> None:
+        self._model = model
+        self._later = later
+        self._called: dict[str, str] = {}
+
+    def read(self, message: types.Message, param: str) -> list[context.Message]:
+        """One message, after those that tell what tools returned (mutates)."""
+        match message:
+            case types.UserMessage():
+                role = "user"
+            case types.AssistantMessage():
+                role = "assistant"
+            case types.SystemMessage() | types.DeveloperMessage():
+                role = "system"
+        if isinstance(message.content, str):
+            return [{"role": role, "content": message.content}]
+        made: list[context.Message] = []
+        texts: list[str] = []
+        thoughts: list[str] = []
+        calls: list[dict[str, object]] = []
+        for index, block in enumerate(message.content):
+            match block:
+                case types.ToolResultBlock():
+                    made.append(self._result(block, f"{param}[{index}].content"))
+                case types.ToolUseBlock():
+                    self._called[block.id] = block.name
+                    calls.append(_call(block))
+                case types.ThinkingBlock():
+                    thoughts.append(block.thinking)
+                case types.TextBlock():
+                    texts.append(block.text)
+                case types.SearchResultBlock():
+                    texts.append(_found(block))
+                case (
+                    types.RedactedThinkingBlock()
+                    | types.ServerToolUseBlock()
+                    | types.WebSearchResultBlock()
+                ):
+                    pass  # nothing that could be read here
+                case _:
+                    raise self._not_text(f"{param}[{index}].type")
+        if texts or calls or thoughts or not made:
+            made.append(_message(role, texts, thoughts, calls))
+        return made
+
+    def _result(self, block: types.ToolResultBlock, param: str) -> context.Message:
+        found = block.content
+        if isinstance(found, list):
+            found = content([self._returned(b, f"{param}[{i}]") for i, b in enumerate(found)])
+        name = self._called.get(block.tool_use_id)
+        more = {"name": name} if name else {}
+        return {"role": "tool", "content": found or "", "tool_call_id": block.tool_use_id, **more}
+
+    def _returned(self, block: types.Returned, param: str) -> str:
+        match block:
+            case types.TextBlock():
+                return block.text
+            case types.SearchResultBlock():
+                return _found(block)
+            case types.ToolReferenceBlock():
+                # Here, not among the other tools: what comes before must stay the same.
+                tool = self._later.get(block.tool_name)
+                return json.dumps(tool, ensure_ascii=False) if tool else block.tool_name
+            case _:
+                raise self._not_text(f"{param}.type")
+
+    def _not_text(self, param: str) -> Exception:
+        return unsupported(param, f"Other content than text, for the model {self._model[:200]!r},")
 
 
-def _result(block: types.ToolResultBlock) -> context.Message:
-    found = block.content
-    if isinstance(found, list):
-        found = content([text for text in map(_text_of, found) if text])
-    return {"role": "tool", "content": found or "", "tool_call_id": block.tool_use_id}
+def _message(
+    role: str, texts: list[str], thoughts: list[str], calls: list[dict[str, object]]
+) -> context.Message:
+    message: dict[str, object] = {"role": role, "content": content(texts)}
+    if any(thoughts):
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
-def _text_of(block: dict[str, msgspec.Raw]) -> str:
-    text: object = msgspec.json.decode(block.get("text", msgspec.Raw(b'""')))
-    return text if isinstance(text, str) else ""
+def _found(block: types.SearchResultBlock) -> str:
+    return "\n".join([block.title, block.source, *(text.text for text in block.content)])
 
 
 def _call(use: types.ToolUseBlock) -> dict[str, object]:
@@ -128,127 +216,76 @@ def _call(use: types.ToolUseBlock) -> dict[str, object]:
     return {"id": use.id, "type": "function", "function": function}
 
 
-def _tool(tool: dict[str, object]) -> context.Message:
-    """A tool as templates know it."""
-    function = {
-        "name": tool.get("name", ""),
-        "description": tool.get("description", ""),
-        "parameters": tool.get("input_schema", {}),
-    }
-    return {"type": "function", "function": function}
-
-
-def _content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:
-    if isinstance(value, str):
-        return value
-    texts: list[str] = []
-    for index, block in enumerate(value):
-        match block:
-            case types.TextBlock():
-                texts.append(block.text)
-            case types.ThinkingBlock() | types.RedactedThinkingBlock():
-                pass  # earlier thoughts are no part of the conversation
-            case types.ToolUseBlock() | types.ToolResultBlock():
-                raise unsupported(f"{param}[{index}].type", "Tool calling")
-            case _:
-                what = f"Other content than text, for the model {model[:200]!r},"
-                raise unsupported(f"{param}[{index}].type", what)
-    return content(texts)
-
-
-class MessageReply:
-    """Writes one answer as a message or as its events; knows whether its text block is open."""
-
-    def __init__(self, request_id: str, model: str) -> None:
-        self._id = f"msg_{request_id}"
-        self._request_id = request_id
-        self._model = model
-        self._is_open = False
-
-    def head(self) -> bytes:
-        """Nothing: the first event tells the usage."""
-        return b""
-
-    def begin(self, usage: Usage) -> bytes:
-        """The message without content; of the usage, what goes in."""
-        message = self._message([], None, None, replace(usage, completion=0))
-        return _event({"type": "message_start", "message": message})
-
-    def text(self, text: str) -> bytes:
-        """A piece of the text block, which is opened before the first (mutates)."""
-        out = b""
-        if not self._is_open:
-            self._is_open = True
-            block = {"type": "text", "text": ""}
-            out = _event({"type": "content_block_start", "index": 0, "content_block": block})
-        return out + sse.event(
-            "content_block_delta",
-            b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":'
-            + orjson.dumps(text)
-            + b"}}",
-        )
-
-    def keepalive(self) -> bytes:
-        """The event that this API has for it."""
-        return _event({"type": "ping"})
-
-    def end(self, ended: Ended, usage: Usage) -> bytes:
-        """The end of the text block and of the message, with the usage as it really was."""
-        out = _event({"type": "content_block_stop", "index": 0}) if self._is_open else b""
-        delta = {"stop_reason": _stop_reason(ended), "stop_sequence": ended.stop, **_why(ended)}
-        out += _event({"type": "message_delta", "delta": delta, "usage": _usage(usage)})
-        return out + _event({"type": "message_stop"})
-
-    def error(self, error: ApiError) -> bytes:
-        """The error event, after which nothing comes."""
-        return sse.event("error", error_bytes(error, Flavor.ANTHROPIC, self._request_id))
-
-    def whole(self, text: str, ended: Ended, usage: Usage) -> bytes:
-        """The body of an answer that isn't streamed."""
-        content = [{"type": "text", "text": text}] if text else []
-        message = self._message(content, _stop_reason(ended), ended.stop, usage)
-        return orjson.dumps(message | _why(ended))
-
-    def _message(
-        self,
-        content: list[dict[str, str]],
-        stop_reason: str | None,
-        stop_sequence: str | None,
-        usage: Usage,
-    ) -> dict[str, object]:
-        return {
-            "id": self._id,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": content,
-            "stop_reason": stop_reason,
-            "stop_sequence": stop_sequence,
-            "usage": _usage(usage),
+def _tools(
+    raw_tools: Sequence[msgspec.Raw],
+) -> tuple[list[context.Message], dict[str, context.Message]]:
+    """The tools as templates know them, and by name those that are told of only later."""
+    now: list[context.Message] = []
+    later: dict[str, context.Message] = {}
+    for index, raw in enumerate(raw_tools):
+        param = f"$.tools[{index}]"
+        tool = decode_part(types.Tool, raw, param)
+        if tool.input_schema is None:
+            # Not its name: it is the client's text.
+            _log.warning("a tool without a schema, for another server to run, is left out")
+            continue
+        if not tool.name:
+            raise bad_field(f"{param}.name", "Must be the tool's name")
+        function = {
+            "name": tool.name,
+            "description": tool.description or "",
+            "parameters": plain_object(raw)["input_schema"],
         }
+        made = {"type": "function", "function": function}
+        if tool.defer_loading:
+            later[tool.name] = made
+        else:
+            now.append(made)
+    return now, later
 
 
-def _event(value: dict[str, object]) -> bytes:
-    return sse.event(str(value["type"]), orjson.dumps(value))
+def _name(tool: context.Message) -> str:
+    match tool:
+        case {"function": {"name": str(name)}}:
+            return name
+        case _:
+            return ""
 
 
-def _stop_reason(ended: Ended) -> str:
-    if ended.stop is not None:
-        return "stop_sequence"
-    is_cut = ended.reason in (FinishReason.LENGTH, FinishReason.REPETITION)
-    return "max_tokens" if is_cut else "end_turn"
+def _tool_choice(wanted: types.ToolChoice | None, names: Sequence[str]) -> ToolChoice:
+    if wanted is None:
+        return ToolChoice()
+    kind = _CHOICES.get(wanted.type)
+    if kind is None:
+        raise bad_field("$.tool_choice.type", f"Must be one of {', '.join(_CHOICES)}")
+    if wanted.type == "tool" and wanted.name not in names:
+        raise bad_field("$.tool_choice.name", "Must name one of the tools")
+    if kind is Choice.REQUIRED and not names:
+        raise bad_field("$.tool_choice.type", "There are no tools of which one could be required")
+    name = wanted.name if wanted.type == "tool" else None
+    is_parallel = not wanted.disable_parallel_tool_use and name is None
+    return ToolChoice(kind, name, is_parallel=is_parallel)
 
 
-def _why(ended: Ended) -> dict[str, object]:
-    """What the API has no word for."""
-    is_loop = ended.reason is FinishReason.REPETITION
-    return {"finish_details": {"reason": ended.reason.value}} if is_loop else {}
+def _thinking(request: types.CountRequest) -> Thinking:
+    """Silence means no thinking in this dialect."""
+    effort = request.output_config.effort if request.output_config else None
+    wanted = request.thinking
+    if wanted is None:
+        return Thinking(is_on_by_default=False, effort=effort)
+    if wanted.type not in ("enabled", "adaptive", "disabled"):
+        raise bad_field("$.thinking.type", "Must be one of enabled, adaptive, disabled")
+    budget = whole(wanted.budget_tokens, "$.thinking.budget_tokens", low=0)
+    return Thinking(wanted.type != "disabled", budget=budget, effort=effort)
 
 
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.prompt - usage.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.completion,
-    }
+def _form(request: types.CountRequest) -> Form | None:
+    param, wanted = "$.output_format", request.output_format
+    if request.output_config and request.output_config.format:
+        param, wanted = "$.output_config.format", request.output_config.format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type != "json_schema":
+        raise bad_field(f"{param}.type", "Must be json_schema")
+    schema = decode_part(dict[str, msgspec.Raw], wanted.schema, f"{param}.schema")
+    return Form(FormKind.SCHEMA, plain_object(msgspec.Raw(msgspec.json.encode(schema))), param)

@@ -15,7 +15,9 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought in an earlier turn."""
+    """What the model thought in an earlier turn; the signature of it means nothing here."""
+
+    thinking: str = ""
 
 
 class RedactedThinkingBlock(msgspec.Struct, tag_field="type", tag="redacted_thinking"):
@@ -38,11 +40,36 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class SearchResultBlock(msgspec.Struct, tag_field="type", tag="search_result"):
+    """Something that a search found."""
+
+    title: str = ""
+    source: str = ""
+    content: list[TextBlock] = []
+
+
+class ToolReferenceBlock(msgspec.Struct, tag_field="type", tag="tool_reference"):
+    """A tool that was found, and may be called from here on."""
+
+    tool_name: str = ""
+
+
+class ServerToolUseBlock(msgspec.Struct, tag_field="type", tag="server_tool_use"):
+    """A call that another server answered."""
+
+
+class WebSearchResultBlock(msgspec.Struct, tag_field="type", tag="web_search_tool_result"):
+    """What such a call returned."""
+
+
+Returned = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
+
+
 class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
-    """What a tool returned; of blocks the texts are read."""
+    """What a tool returned."""
 
     tool_use_id: str = ""
-    content: str | list[dict[str, msgspec.Raw]] | None = None
+    content: str | list[Returned] | None = None
 
 
 Block = (
@@ -53,6 +80,9 @@ Block = (
     | DocumentBlock
     | ToolUseBlock
     | ToolResultBlock
+    | SearchResultBlock
+    | ServerToolUseBlock
+    | WebSearchResultBlock
 )
 Content = str | list[Block]
 
@@ -84,16 +114,63 @@ class DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
 Message = UserMessage | AssistantMessage | SystemMessage | DeveloperMessage
 
 
-class MessagesRequest(msgspec.Struct):
-    """The body of POST /v1/messages."""
+class ThinkingConfig(msgspec.Struct):
+    """Whether the model thinks first, and how much."""
+
+    type: str
+    budget_tokens: Number | None = None
+
+
+class ToolChoice(msgspec.Struct):
+    """How tools may be called."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(msgspec.Struct):
+    """In which form the answer must be."""
+
+    type: str
+    schema: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class OutputConfig(msgspec.Struct):
+    """How much effort the model makes, and in which form it answers."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that the client runs; one without a schema is another server's."""
+
+    name: str = ""
+    description: str | None = None
+    input_schema: dict[str, msgspec.Raw] | None = None
+    defer_loading: bool | None = None
+
+
+class CountRequest(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/messages/count_tokens."""
 
     model: str
     messages: list[Message]
-    max_tokens: Number
     system: str | list[TextBlock] | None = None
+    tools: list[msgspec.Raw] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+
+
+class MessagesRequest(CountRequest, kw_only=True):
+    """The body of POST /v1/messages."""
+
+    max_tokens: Number
     temperature: Number | None = None
     top_p: Number | None = None
     top_k: Number | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    tools: list[msgspec.Raw] | None = None

@@ -1,22 +1,22 @@
-"""POST /v1/chat/completions: its requests into the internal form, its answers out of it.
+"""POST /v1/chat/completions: its requests into the internal form.
 
-Knows nothing about templates, tokens or engines.
+Knows nothing about templates, tokens, engines or how answers are written.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import orjson
 
-from omlx.engine.request import FinishReason, RequestClass
-from omlx.server import context, sse
-from omlx.server.body import decode, plain_object
-from omlx.server.errors import ApiError, Flavor, bad_field, error_bytes, unsupported
+from omlx.engine.request import RequestClass
+from omlx.server.body import decode
+from omlx.server.context import Message
+from omlx.server.errors import Flavor, bad_field, unsupported
 from omlx.server.generation import (
-    Ended,
+    About,
     Generation,
     Reply,
-    Usage,
     Wishes,
     content,
     number,
@@ -24,101 +24,147 @@ from omlx.server.generation import (
     stop_strings,
     whole,
 )
-from omlx.server.openai import types
+from omlx.server.openai import asked, types
+from omlx.server.openai.chat_reply import ChatReply
 
 _DECODER = msgspec.json.Decoder(types.ChatRequest)
 _TIERS = {"priority": RequestClass.INTERACTIVE, "flex": RequestClass.BATCH}
-_FINISH = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.REPETITION: "length",  # it is cut as well; `stop_reason` says why
-}
+MOST_CHOICES = 16
+_MOST_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The dialect of chat completions; tools are read for those who only explain a prompt."""
+    """The dialect of chat completions."""
 
     flavor: Flavor = Flavor.OPENAI
-    reads_tools: bool = False
 
-    def decode(self, body: bytes) -> Generation:
+    def decode(self, body: bytes, tenant: str = "") -> Generation:
         """The request in a body; ApiError names the field that is wrong."""
         request = decode(_DECODER, body)
-        _refuse_unsupported(request, reads_tools=self.reads_tools)
+        _refuse_unsupported(request)
         if not request.messages:
             raise bad_field("$.messages", "Must hold at least one message")
-        stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         options = request.stream_options
+        tools = asked.chat_tools(request.tools or ())
+        names = [str(_function(tool).get("name")) for tool in tools]
         return Generation(
             model=request.model,
-            messages=[
-                _message(message, index, request.model, reads_tools=self.reads_tools)
-                for index, message in enumerate(request.messages)
-            ],
+            messages=_messages(request.messages, request.model),
             request_class=_TIERS.get(request.service_tier or ""),
-            tools=[plain_object(tool) for tool in request.tools or ()],
-            wishes=_wishes(request),
-            stop=stop_strings(stops, "$.stop"),
+            tools=tools,
+            tool_choice=asked.tool_choice(
+                request.tool_choice, names, is_parallel=request.parallel_tool_calls is not False
+            ),
+            form=asked.response_form(request.response_format)
+            or asked.structured_form(request.structured_outputs),
+            thinking=asked.thinking(request),
+            variables=asked.variables(request.chat_template_kwargs),
+            num_choices=num_choices(request.n, request.best_of),
+            logprobs=_logprobs(request),
+            wishes=wishes(request),
+            stop=stops(request.stop),
             is_stream=bool(request.stream),
             wants_usage=bool(options and options.include_usage),
         )
 
-    def reply(self, request_id: str, model: str, created: int, *, wants_usage: bool) -> Reply:
+    def reply(self, about: About) -> Reply:
         """The writer of the answer to one request."""
-        return ChatReply(request_id, model, created, wants_usage=wants_usage)
+        return ChatReply(about)
 
 
-def _refuse_unsupported(request: types.ChatRequest, *, reads_tools: bool) -> None:
-    form = request.response_format
-    refused = (
-        (bool(request.tools) and not reads_tools, "$.tools", "Tool calling"),
-        (bool(request.functions), "$.functions", "Function calling"),
-        (request.n is not None and request.n != 1, "$.n", "More or less than one answer"),
-        (bool(request.logprobs), "$.logprobs", "Returning log probabilities"),
-        (bool(request.top_logprobs), "$.top_logprobs", "Returning log probabilities"),
-        (bool(request.logit_bias), "$.logit_bias", "Biasing tokens"),
-        (
-            form is not None and form.type != "text",
-            "$.response_format.type",
-            "A response format other than text",
-        ),
-        (
-            any(kind != "text" for kind in request.modalities or ()),
-            "$.modalities",
-            "Output other than text",
-        ),
-    )
-    for is_asked, param, what in refused:
-        if is_asked:
-            raise unsupported(param, what)
+def _refuse_unsupported(request: types.ChatRequest) -> None:
+    if request.functions:
+        raise unsupported("$.functions", "Function calling other than by `tools`")
+    if any(kind != "text" for kind in request.modalities or ()):
+        raise unsupported("$.modalities", "Output other than text")
 
 
-def _message(
-    message: types.Message, index: int, model: str, *, reads_tools: bool
-) -> context.Message:
-    param = f"$.messages[{index}]"
-    more: context.Message = {}
+def num_choices(n: float | None, best_of: float | None) -> int:
+    """How many answers are wanted; 400 where it is too many, or others are to be left out."""
+    number_of = whole(n, "$.n", low=1) or 1
+    if number_of > MOST_CHOICES:
+        raise bad_field("$.n", f"At most {MOST_CHOICES} answers are given")
+    if best_of is not None and best_of != number_of:
+        message = "Every answer that is computed is given: `best_of` must be the same as `n`"
+        raise bad_field("$.best_of", message)
+    return number_of
+
+
+def stops(wanted: str | list[str] | None) -> tuple[str, ...]:
+    """The stop strings of a body, which may be one string."""
+    return stop_strings([wanted] if isinstance(wanted, str) else wanted or [], "$.stop")
+
+
+def _logprobs(request: types.ChatRequest) -> int | None:
+    top = whole(request.top_logprobs, "$.top_logprobs", low=0)
+    if top is not None and top > _MOST_LOGPROBS:
+        raise bad_field("$.top_logprobs", f"Must be between 0 and {_MOST_LOGPROBS}")
+    if top and not request.logprobs:
+        raise bad_field("$.top_logprobs", "Needs `logprobs` to be true")
+    return (top or 0) if request.logprobs else None
+
+
+def _messages(messages: Sequence[types.Message], model: str) -> list[Message]:
+    """The messages as templates know them; results of tools tell the name of their tool."""
+    called: dict[str, str] = {}
+    made: list[Message] = []
+    for index, message in enumerate(messages):
+        made.append(_message(message, f"$.messages[{index}]", model, called))
+    return made
+
+
+def _message(message: types.Message, param: str, model: str, called: dict[str, str]) -> Message:
+    more: Message = {}
     match message:
         case types.SystemMessage() | types.DeveloperMessage():
             role = "system"
         case types.UserMessage():
             role = "user"
         case types.AssistantMessage():
-            role = "assistant"
-            if message.function_call or (message.tool_calls and not reads_tools):
-                raise unsupported(f"{param}.tool_calls", "Tool calling")
-            if message.tool_calls:
-                more = {"tool_calls": [plain_object(call) for call in message.tool_calls]}
+            role, more = "assistant", _said_before(message, param)
+            called.update((call.id, call.function.name) for call in message.tool_calls or ())
         case types.ToolMessage():
-            role = "tool"
-            if not reads_tools:
-                raise unsupported(f"{param}.role", "Tool calling")
-            more = {"tool_call_id": message.tool_call_id}
-    return {"role": role, "content": _content(message.content, f"{param}.content", model), **more}
+            role, tool_id = "tool", message.tool_call_id or ""
+            # Not the client's own word first: some leave it out of later requests.
+            name = called.get(tool_id) or message.name
+            more = {"tool_call_id": tool_id} | ({"name": name} if name else {})
+    return {
+        "role": role,
+        "content": text_content(message.content, f"{param}.content", model),
+        **more,
+    }
 
 
-def _content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:
+def _said_before(message: types.AssistantMessage, param: str) -> Message:
+    if message.function_call:
+        raise unsupported(f"{param}.function_call", "Function calling other than by `tool_calls`")
+    reasoning = message.reasoning_content or message.reasoning
+    more: dict[str, object] = {"reasoning_content": reasoning} if reasoning else {}
+    if message.tool_calls:
+        more["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return more
+
+
+def _call(call: types.ToolCall) -> dict[str, object]:
+    given = call.function.arguments
+    arguments = orjson.dumps(msgspec.json.decode(msgspec.json.encode(given))).decode()
+    text = given if isinstance(given, str) else ("" if given is None else arguments)
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": text},
+    }
+
+
+def _function(tool: Message) -> Mapping[str, object]:
+    function = tool.get("function")
+    assert isinstance(function, dict), "a tool has a function"
+    return function  # pyright: ignore[reportUnknownVariableType]
+
+
+def text_content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:
+    """A message's content; 400 for what is not text."""
     if value is None or isinstance(value, str):
         return value or ""
     texts: list[str] = []
@@ -134,7 +180,8 @@ def _content(value: types.Content, param: str, model: str) -> str | list[dict[st
     return content(texts)
 
 
-def _wishes(request: types.ChatRequest) -> Wishes:
+def wishes(request: types.ChatRequest) -> Wishes:
+    """What a body says about sampling."""
     if request.max_completion_tokens is not None:
         limit, limit_param = request.max_completion_tokens, "$.max_completion_tokens"
     else:
@@ -152,95 +199,6 @@ def _wishes(request: types.ChatRequest) -> Wishes:
         frequency_penalty=number(request.frequency_penalty, "$.frequency_penalty", low=-2, high=2),
         seed=seed(request.seed, "$.seed"),
         max_tokens=whole(limit, limit_param, low=1),
+        min_tokens=whole(request.min_tokens, "$.min_tokens", low=0) or 0,
+        logit_bias=asked.logit_bias(request.logit_bias),
     )
-
-
-class ChatReply:
-    """Writes one answer as a chat completion or as its chunks; holds no state of the answer."""
-
-    def __init__(self, request_id: str, model: str, created: int, *, wants_usage: bool) -> None:
-        self._id = f"chatcmpl-{request_id}"
-        self._request_id = request_id
-        self._model = model
-        self._created = created
-        self._wants_usage = wants_usage
-        frame = orjson.dumps(
-            {
-                "id": self._id,
-                "object": "chat.completion.chunk",
-                "created": created,
-                "model": model,
-            }
-        )
-        self._chunk = frame[:-1] + b',"choices":['
-        self._delta = self._chunk + b'{"index":0,"delta":'
-
-    def head(self) -> bytes:
-        """The role, which is all that is known at once."""
-        return self._write(b'{"role":"assistant","content":""}', b"null")
-
-    def begin(self, usage: Usage) -> bytes:
-        """Nothing: usage comes at the end."""
-        return b""
-
-    def text(self, text: str) -> bytes:
-        """One chunk of content."""
-        return self._write(b'{"content":' + orjson.dumps(text) + b"}", b"null")
-
-    def keepalive(self) -> bytes:
-        """A comment: clients of this API accept it, and none takes it for content."""
-        return sse.comment("keep-alive")
-
-    def end(self, ended: Ended, usage: Usage) -> bytes:
-        """The finish reason, the usage where it was asked for, and the end mark."""
-        why = orjson.dumps(_why(ended))[1:-1]
-        finish = orjson.dumps(_FINISH[ended.reason]) + (b"," + why if why else b"")
-        out = self._write(b"{}", finish)
-        if self._wants_usage:
-            out += sse.data(self._chunk + b'],"usage":' + orjson.dumps(_usage(usage)) + b"}")
-        return out + sse.data(b"[DONE]")
-
-    def error(self, error: ApiError) -> bytes:
-        """The error as the clients of this API look for it in a stream, and the end mark."""
-        body = error_bytes(error, Flavor.OPENAI, self._request_id)
-        return sse.data(body) + sse.data(b"[DONE]")
-
-    def whole(self, text: str, ended: Ended, usage: Usage) -> bytes:
-        """The body of an answer that isn't streamed."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return orjson.dumps(
-            {
-                "id": self._id,
-                "object": "chat.completion",
-                "created": self._created,
-                "model": self._model,
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": message,
-                        "logprobs": None,
-                        "finish_reason": _FINISH[ended.reason],
-                        **_why(ended),
-                    }
-                ],
-                "usage": _usage(usage),
-            }
-        )
-
-    def _write(self, delta: bytes, finish: bytes) -> bytes:
-        return sse.data(self._delta + delta + b',"finish_reason":' + finish + b"}]}")
-
-
-def _why(ended: Ended) -> dict[str, str]:
-    """What the API has no word for."""
-    is_loop = ended.reason is FinishReason.REPETITION
-    return {"stop_reason": ended.reason.value} if is_loop else {}
-
-
-def _usage(usage: Usage) -> dict[str, object]:
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-    }

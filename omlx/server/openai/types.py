@@ -39,27 +39,43 @@ Content = str | list[Part] | None
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
     """What the operator says."""
 
-    content: Content
+    content: Content = None
 
 
 class DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
     """What newer clients call a system message."""
 
-    content: Content
+    content: Content = None
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
     """What the user says."""
 
-    content: Content
+    content: Content = None
+
+
+class CalledFunction(msgspec.Struct):
+    """What a call says; clients send the arguments as text, some as an object."""
+
+    name: str
+    arguments: str | dict[str, msgspec.Raw] | None = None
+
+
+class ToolCall(msgspec.Struct):
+    """A call of a tool in an earlier answer."""
+
+    function: CalledFunction
+    id: str = ""
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     """What the model said."""
 
     content: Content = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[ToolCall] | None = None
     function_call: msgspec.Raw | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
@@ -67,15 +83,69 @@ class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
 
     content: Content = None
     tool_call_id: str | None = None
+    name: str | None = None
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+class SchemaFormat(msgspec.Struct):
+    """A JSON schema with a name."""
+
+    schema: dict[str, msgspec.Raw] | bool | None = None
+    name: str = ""
 
 
 class ResponseFormat(msgspec.Struct):
     """In which form the answer must be."""
 
     type: str
+    json_schema: SchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """The same beyond what the API has words for, as vLLM names it; one of these."""
+
+    json: dict[str, msgspec.Raw] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+class NamedFunction(msgspec.Struct):
+    """The function that must be called."""
+
+    name: str
+
+
+class ToolChoiceObject(msgspec.Struct):
+    """The tool that must be called."""
+
+    type: str = "function"
+    function: NamedFunction | None = None
+    name: str | None = None
+
+
+class Function(msgspec.Struct):
+    """What a tool does and takes."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, msgspec.Raw] | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that the model may call; of types other than function nothing is read here."""
+
+    type: str = "function"
+    function: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class ThinkingSwitch(msgspec.Struct):
+    """Whether the model thinks first."""
+
+    type: str
+    budget_tokens: Number | None = None
 
 
 class StreamOptions(msgspec.Struct):
@@ -103,11 +173,21 @@ class ChatRequest(msgspec.Struct):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Number | None = None
+    best_of: Number | None = None
     logprobs: bool | None = None
     top_logprobs: Number | None = None
     logit_bias: dict[str, Number] | None = None
+    min_tokens: Number | None = None
     response_format: ResponseFormat | None = None
-    tools: list[msgspec.Raw] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | ToolChoiceObject | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[msgspec.Raw] | None = None
     modalities: list[str] | None = None
     service_tier: str | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Number | None = None
+    thinking: ThinkingSwitch | None = None
+    chat_template_kwargs: dict[str, msgspec.Raw] | None = None

@@ -9,11 +9,22 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A token of the answer as text and bytes, its log probability, and the most probable ones."""
+
+    token: str
+    raw: bytes
+    logprob: float
+    top: tuple["Score", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """More of the answer; `at` is where it begins in all that the model said, -1 is not known."""
 
     text: str
     at: int = -1
+    scores: tuple[Score, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
