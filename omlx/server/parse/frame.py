@@ -33,6 +33,11 @@ class Reader(Protocol):
         ...
 
     @property
+    def is_unsure(self) -> bool:
+        """What it took since the last call is as likely text."""
+        ...
+
+    @property
     def hit(self) -> str:
         """The mark that ended it: taken, but not its own."""
         ...
@@ -179,7 +184,7 @@ class FrameParser:
         self._reader = None
         if is_said:
             self._drop_blank()
-        elif is_cut and self._mark:
+        elif is_cut and self._mark and not reader.is_unsure:
             self._blank.clear()
         else:
             raw = "".join(self._raw)

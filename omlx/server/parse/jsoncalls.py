@@ -28,6 +28,7 @@ class JsonCalls:
         self._place = _Place.START
         self._is_list = False
         self._object: CallObject | None = None
+        self.is_unsure = False
         self.is_done = False
         self.is_bad = False
         self.hit = ""
