@@ -41,6 +41,9 @@ class _Place(Enum):
     BEHIND = auto()
 
 
+_IN_BRACKETS = (_Place.BRACKET, _Place.KEY)
+
+
 class PythonCalls:
     """Reads calls in a list, or calls with blanks, commas or semicolons between."""
 
@@ -82,7 +85,7 @@ class PythonCalls:
     def _take_mark(self, text: str, at: int) -> int:
         char = text[at]
         if char in BLANKS:
-            self._is_word_over = bool(self._key if self._place is _Place.KEY else self._name)
+            self._is_word_over = bool(self._key if self._place in _IN_BRACKETS else self._name)
             return at + 1
         if self._place in (_Place.START, _Place.NAME):
             return self._take_name(text, at)
