@@ -4,7 +4,7 @@ Knows nothing about tokenizers, except the ids of special tokens it is told.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from omlx.server.parse.said import Tools
@@ -50,15 +50,19 @@ def mapping(value: object) -> Mapping[str, object]:
 
 
 def calls_grammar(
-    tools: Tools, call: Callable[[str], Sequence[str]], *,
-    start: str, more: str = "", is_parallel: bool,
-) -> str:  # fmt: skip
+    tools: Tools,
+    call: Callable[[str], tuple[str, str]],
+    *,
+    around: tuple[str, str] = ("", ""),
+    more: str = "",
+    is_parallel: bool,
+) -> str:
     """A grammar of calls.
 
-    `call` gives the parts that stand before and behind the arguments of a tool, each a piece of
-    grammar. `start` is the whole, with `CALLS` where the calls go; `more` stands between two.
+    `call` gives what stands before and behind the arguments of a tool, each a piece of grammar;
+    `around` stands before and behind all calls, `more` between two.
     """
-    rules = [f"start: {start.replace('CALLS', many(more, is_parallel=is_parallel))}"]
+    rules = [f"start: {around[0]} {many(more, is_parallel=is_parallel)} {around[1]}"]
     names: list[str] = []
     for number, (name, schema) in enumerate(signatures(tools)):
         before, behind = call(name)

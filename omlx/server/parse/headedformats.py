@@ -51,9 +51,9 @@ class MistralFormat:
             return literal(before), literal("}")
 
         if self.has_header:
-            return calls_grammar(tools, header, start="CALLS", is_parallel=is_parallel)
+            return calls_grammar(tools, header, is_parallel=is_parallel)
         return calls_grammar(
-            tools, listed, start=f'{opening} "[" CALLS "]"', more='", "', is_parallel=is_parallel
+            tools, listed, around=(f'{opening} "["', '"]"'), more='", "', is_parallel=is_parallel
         )
 
 
@@ -98,6 +98,6 @@ class DeepSeekFormat:
             fence = literal(f"{name}\n```json\n")
             return f'{begin} "function" {sep} {fence}', f"{literal(chr(10) + '```')} {end}"
 
-        start = f"{mark(_ALL_BEGIN, special_id)} CALLS {mark(_ALL_END, special_id)}"
+        around = (mark(_ALL_BEGIN, special_id), mark(_ALL_END, special_id))
         more = literal("\n") if self.has_fence else ""
-        return calls_grammar(tools, call, start=start, more=more, is_parallel=is_parallel)
+        return calls_grammar(tools, call, around=around, more=more, is_parallel=is_parallel)

@@ -54,14 +54,14 @@ class JsonFormat:
                 return literal(before), literal("}")
             return f"{opening} {literal(before)}", f"{literal('}')} {closing}"
 
-        if self.separator is None:
-            return calls_grammar(
-                tools, call, start="CALLS", more=literal("\n"), is_parallel=is_parallel
-            )
+        is_each = self.separator is None
         return calls_grammar(
-            tools, call, start=f"{opening} CALLS {closing}",
-            more=literal(self.separator), is_parallel=is_parallel,
-        )  # fmt: skip
+            tools,
+            call,
+            around=("", "") if is_each else (opening, closing),
+            more=literal("\n" if self.separator is None else self.separator),
+            is_parallel=is_parallel,
+        )
 
     def _piece(self, text: str, special_id: SpecialId) -> str:
         return mark(text, special_id) if text in self.kept else literal(text)

@@ -26,7 +26,7 @@ def say(pieces, *, marks="think", calls=None, tools=(), is_open=False, is_cut=Fa
 THINKING = [
     # text, whether the prompt opened the block, parts
     ("<think>a b</think>c", False, [R("a b"), T("c", 18)]),
-    ("<think>\n a\n\nb \n</think>\n\n c d\n", False, [R("a\n\nb"), T("c d\n", 29)]),
+    ("<think>\n a\n\nb \n</think>\n\n c d\n", False, [R("a\n\nb"), T("c d\n", 26)]),
     (" \n<think>a</think>b", False, [R("a"), T("b", 18)]),
     ("a b</think>\nc", True, [R("a b"), T("c", 12)]),
     ("\n\na</think>c", True, [R("a"), T("c", 11)]),
