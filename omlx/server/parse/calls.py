@@ -107,6 +107,35 @@ class _Role(Enum):
     OTHER = auto()
 
 
+class _Inner:
+    """An object as JSON inside of a JSON string, with the quotes of the string."""
+
+    def __init__(self) -> None:
+        self._value = JsonText()
+        self._has_quote = False
+        self._is_begun = False
+        self.is_bad = False
+
+    def take(self, text: str, *, is_over: bool) -> str:
+        """Take more of the string, return more of the object (mutates)."""
+        if not self._has_quote:
+            self._has_quote = bool(text)
+            text = text[1:]
+        inside = unquoted(text[:-1] if is_over else text)
+        if not self._is_begun:
+            inside = inside.lstrip(BLANKS)
+            self._is_begun = bool(inside)
+            self.is_bad = bool(inside) and inside[0] != "{"
+        if not self.is_bad:
+            self._value.take(inside, 0)
+        return self._value.drain()
+
+    def close(self) -> str:
+        """The string has ended: return the rest of the object, an empty one if none (mutates)."""
+        self._value.close()
+        return self._value.drain() if self._is_begun else "{}"
+
+
 class CallObject:
     """One call, `{"name": ..., "arguments": {...}}`, in either order.
 
@@ -123,8 +152,8 @@ class CallObject:
         self._value: JsonText | None = None
         self._role = _Role.OTHER
         self._read: list[str] = []
-        # The JSON inside of a string, and what of the arguments came before the name.
-        self._inner = JsonText()
+        self._inner = _Inner()
+        # What of the arguments came before the name.
         self._early: list[str] = []
         self._has_arguments = False
         self._odd = ""
@@ -237,29 +266,10 @@ class CallObject:
         if self._role is _Role.ARGUMENTS:
             self._say(text)
         elif self._role is _Role.STRING:
-            self._say_inner(text)
+            self._say(self._inner.take(text, is_over=self._value.is_done))
+            self.is_bad = self._inner.is_bad
         elif self._role is not _Role.OTHER:
             self._read.append(text)
-
-    def _say_inner(self, text: str) -> None:
-        """Take more of a string that holds JSON; it has to begin like an object."""
-        if not self._read and text:  # the quote that opens it
-            self._read.append('"')
-            text = text[1:]
-        assert self._value is not None
-        if self._value.is_done:
-            text = text[:-1]
-        inside = unquoted(text)
-        if len(self._read) == 1:
-            inside = inside.lstrip(BLANKS)
-            if not inside:
-                return
-            self._read.append("{")
-            if inside[0] != "{":
-                self.is_bad = True
-                return
-        self._inner.take(inside, 0)
-        self._say(self._inner.drain())
 
     def _say(self, text: str) -> None:
         if not text:
@@ -288,11 +298,7 @@ class CallObject:
                 self._early.clear()
                 self._say(early)
         elif role is _Role.STRING:
-            if len(self._read) > 1:
-                self._inner.close()
-                self._say(self._inner.drain())
-            else:
-                self._say("{}")
+            self._say(self._inner.close())
         elif role is _Role.NOTHING:
             self.is_bad = json.loads("".join(self._read)) not in (None, [])
             if not self.is_bad:

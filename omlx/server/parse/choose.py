@@ -76,6 +76,8 @@ def choose_form(
     calls = formats.get(tools)
     if tools == "auto":
         calls = _find_calls(template or "", has_token, formats)
+    elif calls is not None:
+        _warn_of_mismatch(template or "", calls)
     thinks = marks.get(reasoning)
     if reasoning == "auto":
         thinks = _find_reasoning(template or "", has_token, marks)
@@ -84,14 +86,27 @@ def choose_form(
     return SpeechForm(reasoning=thinks, calls=calls)
 
 
+def _clued(template: str) -> str:
+    """The name of the format that a template writes calls in, "" if it is not known."""
+    found = (name for name, clues in _CALL_CLUES if all(clue in template for clue in clues))
+    return next(found, "")
+
+
+def _warn_of_mismatch(template: str, calls: CallFormat) -> None:
+    clued = _clued(template)
+    if clued and clued != calls.name:
+        _LOG.warning(
+            "the settings say that calls are in the format %s; the chat template has them in %s",
+            calls.name, clued,
+        )  # fmt: skip
+
+
 def _find_calls(
     template: str, has_token: Callable[[str], bool], formats: dict[str, CallFormat]
 ) -> CallFormat | None:
-    for name, clues in _CALL_CLUES:
-        if all(clue in template for clue in clues):
-            if name in formats:
-                return formats[name]
-            break
+    name = _clued(template)
+    if name in formats:
+        return formats[name]
     if not _TOOLS.search(template):
         return None
     for name, token in _TOKEN_CLUES:

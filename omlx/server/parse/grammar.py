@@ -1,26 +1,40 @@
 """Writes grammars of calls, in llguidance's kind of Lark.
 
-Knows nothing about tokenizers, except the ids of special tokens it is told.
+Knows nothing about tokenizers, except which marks it is told are special tokens.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from omlx.server.parse.said import Tools
 
-# The id of a special token, or None where the tokenizer has none of that text.
-SpecialId = Callable[[str], int | None]
+# Whether the tokenizer has a special token of that text.
+IsSpecial = Callable[[str], bool]
+_NAMED = re.compile(r"<(\[[A-Z_]+\])>")
 
 
-def no_special(token: str) -> None:
-    """The ids of a tokenizer without special tokens."""
+def never(mark: str) -> bool:
+    """No mark is a special token."""
+    return False
 
 
-def mark(text: str, special_id: SpecialId) -> str:
+def mark(text: str, is_special: IsSpecial) -> str:
     """A mark as a grammar has it: the special token, or else its text."""
-    token_id = special_id(text)
-    return literal(text) if token_id is None else f"<[{token_id}]>"
+    if not is_special(text):
+        return literal(text)
+    return text if text.startswith("<") else f"<{text}>"
+
+
+def numbered(grammar: str, token_id: Callable[[str], int | None]) -> str:
+    """The grammar with the ids of special tokens like `[ARGS]`, which can't stand by name."""
+
+    def number(found: re.Match[str]) -> str:
+        known = token_id(found.group(1))
+        return found.group() if known is None else f"<[{known}]>"
+
+    return _NAMED.sub(number, grammar)
 
 
 def literal(text: str) -> str:

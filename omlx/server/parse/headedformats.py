@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from omlx.server.parse.calls import Calls
 from omlx.server.parse.frame import FrameParser, Layout, Reader
 from omlx.server.parse.grammar import (
-    SpecialId,
+    IsSpecial,
     calls_grammar,
     literal,
     mark,
-    no_special,
+    never,
 )  # fmt: skip
 from omlx.server.parse.headed import ARGS, CALL_ID, SEP, TOOL_CALLS, DeepSeekCall, mistral_reader
 from omlx.server.parse.said import Parser, Tools
@@ -37,14 +37,12 @@ class MistralFormat:
         """A new parser for one answer."""
         return FrameParser(_MISTRAL)
 
-    def grammar(
-        self, tools: Tools, *, is_parallel: bool, special_id: SpecialId = no_special
-    ) -> str:
+    def grammar(self, tools: Tools, *, is_parallel: bool, is_special: IsSpecial = never) -> str:
         """A grammar whose start is one call or, if parallel, one or more."""
-        opening = mark(TOOL_CALLS, special_id)
+        opening = mark(TOOL_CALLS, is_special)
 
         def header(name: str) -> tuple[str, str]:
-            return f"{opening} {literal(name)} {mark(ARGS, special_id)}", ""
+            return f"{opening} {literal(name)} {mark(ARGS, is_special)}", ""
 
         def listed(name: str) -> tuple[str, str]:
             before = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
@@ -86,11 +84,9 @@ class DeepSeekFormat:
         """A new parser for one answer."""
         return FrameParser(_DEEPSEEK)
 
-    def grammar(
-        self, tools: Tools, *, is_parallel: bool, special_id: SpecialId = no_special
-    ) -> str:
+    def grammar(self, tools: Tools, *, is_parallel: bool, is_special: IsSpecial = never) -> str:
         """A grammar whose start is one call or, if parallel, one or more."""
-        begin, end, sep = (mark(text, special_id) for text in (_BEGIN, _END, SEP))
+        begin, end, sep = (mark(text, is_special) for text in (_BEGIN, _END, SEP))
 
         def call(name: str) -> tuple[str, str]:
             if not self.has_fence:
@@ -98,6 +94,6 @@ class DeepSeekFormat:
             fence = literal(f"{name}\n```json\n")
             return f'{begin} "function" {sep} {fence}', f"{literal(chr(10) + '```')} {end}"
 
-        around = (mark(_ALL_BEGIN, special_id), mark(_ALL_END, special_id))
+        around = (mark(_ALL_BEGIN, is_special), mark(_ALL_END, is_special))
         more = literal("\n") if self.has_fence else ""
         return calls_grammar(tools, call, around=around, more=more, is_parallel=is_parallel)

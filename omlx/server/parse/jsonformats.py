@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from omlx.server.parse.calls import CallKeys, Calls
 from omlx.server.parse.frame import FrameParser, Layout, Reader
-from omlx.server.parse.grammar import SpecialId, calls_grammar, literal, mark, no_special
+from omlx.server.parse.grammar import IsSpecial, calls_grammar, literal, mark, never
 from omlx.server.parse.jsoncalls import JsonCalls
 from omlx.server.parse.said import Parser, Tools
 
@@ -38,12 +38,10 @@ class JsonFormat:
         """A new parser for one answer."""
         return FrameParser(self.layout)
 
-    def grammar(
-        self, tools: Tools, *, is_parallel: bool, special_id: SpecialId = no_special
-    ) -> str:
+    def grammar(self, tools: Tools, *, is_parallel: bool, is_special: IsSpecial = never) -> str:
         """A grammar whose start is one call or, if parallel, one or more."""
-        opening = " ".join(self._piece(text, special_id) for text in self.opening)
-        closing = " ".join(self._piece(text, special_id) for text in self.closing)
+        opening = " ".join(self._piece(text, is_special) for text in self.opening)
+        closing = " ".join(self._piece(text, is_special) for text in self.closing)
 
         def call(name: str) -> tuple[str, str]:
             before = (
@@ -63,8 +61,8 @@ class JsonFormat:
             is_parallel=is_parallel,
         )
 
-    def _piece(self, text: str, special_id: SpecialId) -> str:
-        return mark(text, special_id) if text in self.kept else literal(text)
+    def _piece(self, text: str, is_special: IsSpecial) -> str:
+        return mark(text, is_special) if text in self.kept else literal(text)
 
 
 def _plain(*ends: str):

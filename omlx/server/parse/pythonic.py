@@ -12,13 +12,13 @@ from typing import cast
 from omlx.server.parse.calls import Arguments, Calls
 from omlx.server.parse.frame import FrameParser, Layout, Reader
 from omlx.server.parse.grammar import (
-    SpecialId,
+    IsSpecial,
     json_value,
     literal,
     many,
     mapping,
     mark,
-    no_special,
+    never,
     signatures,
 )  # fmt: skip
 from omlx.server.parse.jsontext import BLANKS, JsonText
@@ -169,13 +169,11 @@ class PythonicFormat:
         """A new parser for one answer."""
         return FrameParser(self.layout)
 
-    def grammar(
-        self, tools: Tools, *, is_parallel: bool, special_id: SpecialId = no_special
-    ) -> str:
+    def grammar(self, tools: Tools, *, is_parallel: bool, is_special: IsSpecial = never) -> str:
         """A grammar whose start is one call or, if parallel, one or more."""
         calls = f'"[" {many(literal(", "), is_parallel=is_parallel)} "]"'
         if self.is_marked:
-            calls = f"{mark(_OPEN, special_id)} {calls} {mark(_CLOSE, special_id)}"
+            calls = f"{mark(_OPEN, is_special)} {calls} {mark(_CLOSE, is_special)}"
         rules = [f"start: {calls}"]
         names: list[str] = []
         for number, (name, schema) in enumerate(signatures(tools)):

@@ -53,6 +53,8 @@ class Speech:
 
     def add(self, text: str) -> list[Said]:
         """Take more text, return what is certain (mutates)."""
+        if not text:
+            return []
         parts: list[Said] = (
             [Text(text, self._length)] if self._splitter is None else self._splitter.add(text)
         )

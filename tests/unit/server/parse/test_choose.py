@@ -59,6 +59,15 @@ def test_a_format_that_is_named_is_taken_without_a_warning(caplog):
     assert not caplog.records
 
 
+def test_case_k5_a_format_other_than_the_template_s_is_loud(caplog):
+    with caplog.at_level(logging.WARNING, logger="omlx"):
+        form = choose_form(QWEN3, no_token, tools="mistral")
+    assert form.calls is not None
+    assert form.calls.name == "mistral"
+    assert "mistral" in caplog.text
+    assert "hermes" in caplog.text
+
+
 def test_none_turns_a_part_off():
     form = choose_form(QWEN3, no_token, tools="none", reasoning="none")
     assert (form.calls, form.reasoning) == (None, None)

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from omlx.models.demo import DEMO_ID
 from omlx.server.parse.formats import call_formats
+from omlx.server.parse.grammar import mark, numbered
 from omlx.server.parse.join import joined
+from tests.models import models_dir
 from tests.unit.server.parse.samples import Call, gathered
 
 llguidance = pytest.importorskip("llguidance")
@@ -116,7 +119,27 @@ def test_the_grammar_takes_nothing_else(tokenizer, form):
 def test_marks_that_are_tokens_are_written_as_tokens(form):
     ids = {mark: number for number, mark in enumerate(sorted(FORMATS[form].kept), 100)}
     plain = FORMATS[form].grammar(TOOLS, is_parallel=True)
-    special = FORMATS[form].grammar(TOOLS, is_parallel=True, special_id=ids.get)
-    for mark, number in ids.items():
-        assert (f"<[{number}]>" in special) is (json.dumps(mark, ensure_ascii=False) in plain)
-        assert json.dumps(mark, ensure_ascii=False) not in special
+    special = FORMATS[form].grammar(TOOLS, is_parallel=True, is_special=ids.__contains__)
+    special = numbered(special, ids.get)
+    for token, number in ids.items():
+        text = json.dumps(token, ensure_ascii=False)
+        written = f" {token} " if token.startswith("<") else f" <[{number}]> "
+        spaced = special.replace("\n", " \n ")
+        assert (written in spaced) is (text in plain)
+        assert text not in special
+
+
+def test_marks_that_are_tokens_are_taken_as_tokens():
+    path = models_dir() / DEMO_ID / "tokenizer.json"
+    if not path.exists():
+        pytest.skip("the demo model has not been pulled")
+    tokenizer = llguidance.LLTokenizer(str(path))
+    (start,) = tokenizer.tokenize_str("<|im_start|>", parse_special=True)
+    tokens = {"<|im_start|>": start, "[TOOL_CALLS]": start}
+    for text in tokens:
+        piece = mark(text, tokens.__contains__)
+        lark = numbered(f'start: {piece} "a"', tokens.get)
+        grammar = llguidance.LLMatcher.grammar_from_lark(lark)
+        matcher = llguidance.LLMatcher(tokenizer, grammar)
+        assert matcher.try_consume_tokens([start, *tokenizer.tokenize_str("a")]) == 2
+        assert matcher.is_accepting()
