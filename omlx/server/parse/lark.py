@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from omlx.server.parse.said import Tools
-from omlx.server.parse.typed import ANY, Schema, functions, items, mapping, types_of
+from omlx.server.parse.typed import ANY, Schema, functions, items, mapping, target, types_of
 
 IsSpecial = Callable[[str], bool]
 _TOKEN = re.compile(r"(<[^<>\s]+>)")
@@ -84,7 +84,8 @@ class Rules:
     def start(self, calls: Sequence[str], *, between: str, is_parallel: bool) -> str:
         """The alternatives of one call, or of several."""
         one = self.rule(" | ".join(calls) if calls else '""')
-        return f"{one} ({self.literal(between)} {one})*" if is_parallel else one
+        several = f"{one} ({self.literal(between)} {one})*" if between else f"{one}+"
+        return several if is_parallel else one
 
     def text(self, start: str) -> str:
         """The whole grammar."""
@@ -129,6 +130,39 @@ def required(schema: Schema) -> list[tuple[str, object, bool]]:
     """The arguments of a tool: key, schema, and whether it is required."""
     needed = set(map(str, items(schema.get("required"))))
     return [(k, v, k in needed) for k, v in mapping(schema.get("properties")).items()]
+
+
+def loose_object(rules: Rules, schema: Schema, root: Schema, quote: str) -> str:
+    """An object with bare keys, and strings between quotes of the dialect's own."""
+    first, later = '"}"', '"}"'
+    for key, one, is_needed in reversed(required(schema)):
+        value = loose_value(rules, one, root, quote)
+        pair = f"{json.dumps(key + ':')} {value}"
+        rest = rules.rule(later)
+        with_pair = f"{pair} {rest}"
+        first = with_pair if is_needed else f"{with_pair} | {rules.rule(first)}"
+        later = f'"," {with_pair}' if is_needed else f'"," {with_pair} | {rest}'
+    return f'"{{" {rules.rule(first)}'
+
+
+def loose_value(rules: Rules, schema: object, root: Schema, quote: str, depth: int = 8) -> str:
+    """A value of such an object."""
+    said = target(schema, root)
+    types = types_of(said, root)
+    choices = items(said.get("enum"))
+    if types == ANY or "string" in types or not depth:
+        open_quote = rules.literal(quote)
+        if choices and all(isinstance(choice, str) for choice in choices):
+            names = " | ".join(json.dumps(str(choice)) for choice in choices)
+            return f"{open_quote} ({names}) {open_quote}"
+        return f"{open_quote} {rules.free(quote)}"
+    if "array" in types:
+        one = loose_value(rules, said.get("items"), root, quote, depth - 1)
+        name = rules.rule(one)
+        return f'"[" ({name} ("," {name})*)? "]"'
+    if "object" in types:
+        return loose_object(rules, said, root, quote)
+    return rules.json(said, root)
 
 
 def _element(rules: Rules, written: Written, name: str, schema: Schema) -> str:

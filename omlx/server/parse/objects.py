@@ -85,8 +85,6 @@ class ObjectReader:
                 # A comma before it is left out.
                 yield (space if not before else "") + closer
                 return True
-            if before is None:  # pragma: no cover
-                break
             key = ""
             if opener == "{":
                 key = yield from self._key(before + space)

@@ -29,9 +29,13 @@ class Prose:
             if source.is_ended:
                 break
             yield None
+        yield from self.finish()
+        return None
+
+    def finish(self) -> Steps[None]:
+        """The text has ended: say the space that was held, unless calls came before it."""
         if not self.num_calls:
             yield from self._release()
-        return None
 
     def refuse(self, mark: str) -> Steps[None]:
         """Say a mark that began no call; what follows is looked at again."""
@@ -47,6 +51,11 @@ class Prose:
         self._is_quiet = True
         self.num_calls += 1
         return self.num_calls - 1
+
+    def drop(self) -> None:
+        """Take a mark that was looked past, and forget the space before it (mutates)."""
+        self._source.commit()
+        self._space.clear()
 
     def say(self, text: str, at: int) -> Steps[None]:
         """Say text that stands at `at`, or hold it if it may be the space before a call."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
-from omlx.server.parse.said import Said
+from omlx.server.parse.said import CallArguments, Said
 
 T = TypeVar("T")
 # A reader: yields what is said, or None when it needs more text; returns what it found.
@@ -215,5 +215,6 @@ class Reading:
         for one in self._steps:
             if one is None:
                 break
-            said.append(one)
+            if not (isinstance(one, CallArguments) and not one.text):
+                said.append(one)
         return said

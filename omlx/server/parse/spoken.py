@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omlx.server.parse.lark import Rules, Written, json_grammar, never
+from omlx.server.parse.lark import Rules, Written, json_grammar, loose_object, never
 from omlx.server.parse.objects import ObjectReader, Quotes
 from omlx.server.parse.prose import Prose
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Parser, Tools
@@ -59,7 +59,7 @@ class SpokenFormat:
     ) -> str:
         """A Lark grammar of one call, or of one or more."""
         if self._spoken.is_object_begun:
-            return gemma_grammar(self._spoken, tools, is_parallel, is_special)
+            return self._loose_grammar(tools, Rules(is_special), is_parallel=is_parallel)
         opener, closer = self._spoken.section
         written = Written(section=(opener, closer), call=("", self._spoken.call_end))
 
@@ -70,6 +70,15 @@ class SpokenFormat:
         return json_grammar(
             written, tools, is_parallel=is_parallel, is_special=is_special, before=before
         )
+
+    def _loose_grammar(self, tools: Tools, rules: Rules, *, is_parallel: bool) -> str:
+        spoken, quote = self._spoken, self._spoken.quotes[0]
+        calls: list[str] = []
+        for name, schema in functions(tools).items():
+            head, end = f"{spoken.call}call:{name}", rules.literal(spoken.call_end)
+            value = loose_object(rules, schema, schema, quote)
+            calls.append(f"{rules.literal(head)} {value} {end}")
+        return rules.text(rules.start(calls, between="", is_parallel=is_parallel))
 
 
 class _Reader:
@@ -96,7 +105,7 @@ class _Reader:
             if mark is None:
                 return
             if mark == spoken.call_end or mark in spoken.section[1:]:
-                source.commit()
+                self._prose.drop()
                 continue
             is_call = mark == spoken.call
             if not is_call and (yield from source.space()):
@@ -127,12 +136,6 @@ class _Reader:
         if mark == spoken.call:
             source.rewind()
         source.commit()
-
-
-def gemma_grammar(
-    spoken: Spoken, tools: Tools, is_parallel: bool, is_special: Callable[[str], bool]
-) -> str:
-    return ""
 
 
 _KIMI = Spoken(

@@ -94,7 +94,7 @@ class _Reader:
             if mark is None:
                 return
             if mark == closer:
-                source.commit()
+                self._prose.drop()
                 self._is_inside = False
                 continue
             if mark == opener:
@@ -104,9 +104,7 @@ class _Reader:
                 source.rewind()
                 is_call = yield from source.literal(self._call)
             name = (yield from self._head()) if is_call else ""
-            if name and (
-                mark == opener or self._is_inside or (yield from self._is_certain(name))
-            ):
+            if name and (mark == opener or self._is_inside or (yield from self._is_certain(name))):
                 self._is_inside = self._is_inside or mark == opener
                 yield from self._calls(name)
             else:

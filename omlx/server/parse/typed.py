@@ -31,6 +31,15 @@ _NAMES = {
     "tuple": "array",
 }
 _KNOWN = {"string", "integer", "number", "boolean", "object", "array", "null"}
+_VALUE_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.0+)?")
 _LITERALS = {"true": "true", "false": "false", "True": "true", "False": "false"}
@@ -62,6 +71,16 @@ def functions(tools: Tools) -> dict[str, Schema]:
 def types_of(schema: object, root: Schema) -> Types:
     """The JSON types that a schema allows, ANY if it does not say; `root` holds its references."""
     return _types(schema, root, _MAX_DEPTH)
+
+
+def target(schema: object, root: Schema) -> Schema:
+    """The schema itself, or what it refers to."""
+    said = mapping(schema)
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(reference := said.get("$ref"), str):
+            break
+        said = mapping(_target(reference, root))
+    return said
 
 
 def argument_types(schema: Schema, key: str) -> Types:
@@ -113,16 +132,14 @@ def _types(schema: object, root: Schema, depth: int) -> Types:
 
 def _of_values(schema: Schema) -> Iterable[str]:
     values = [schema["const"]] if "const" in schema else items(schema.get("enum"))
-    names = {str: "string", bool: "boolean", int: "integer", float: "number"}
-    names |= {list: "array", dict: "object", type(None): "null"}
-    return [names[type(value)] for value in values if type(value) in names]
+    return [name for value in values if (name := _VALUE_TYPES.get(type(value)))]
 
 
 def _of_choices(schema: Schema, root: Schema, depth: int) -> Types:
     for name in ("anyOf", "oneOf"):
         choices = [_types(one, root, depth - 1) for one in items(schema.get(name))]
         if choices:
-            return frozenset().union(*choices) if all(choices) else ANY
+            return ANY.union(*choices) if all(choices) else ANY
     parts = [_types(one, root, depth - 1) for one in items(schema.get("allOf"))]
     return next((part for part in parts if part), ANY)
 
