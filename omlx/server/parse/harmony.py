@@ -18,6 +18,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _MARKS = frozenset({*_ENDS, "<|message|>", "<|constrain|>"})
 _ALL = Marks(_MARKS)
 _BODY_ENDS = Marks(_ENDS)
+_QUOTES = Quotes(stops=_ENDS)
 _MESSAGE = Marks(["<|message|>"])
 # How a header begins when the prompt has its first mark already.
 _HEADER = Marks(["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "to=", "assistant<|"])
@@ -146,8 +147,7 @@ class _Reader:
         index = self._prose.call()
         yield CallBegan(index, name)
         schema = self._functions.get(name, {})
-        quotes = Quotes(stops=_ENDS)
-        for piece in ObjectReader(source, quotes, schema).read():
+        for piece in ObjectReader(source, _QUOTES, schema).read():
             yield None if piece is None else CallArguments(index, piece)
         yield from source.past(_BODY_ENDS)
         source.rewind()

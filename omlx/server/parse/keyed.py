@@ -35,6 +35,7 @@ class KeyedFormat:
     def __init__(self, name: str, elements: Elements) -> None:
         self._name = name
         self._elements = elements
+        self._marks = _Lookout(elements)
 
     @property
     def name(self) -> str:
@@ -49,7 +50,7 @@ class KeyedFormat:
 
     def parser(self, tools: Tools) -> Parser:
         """A new parser for one answer."""
-        return Reading(lambda source: _Reader(source, self._elements, tools).read())
+        return Reading(lambda source: _Reader(source, self._elements, self._marks, tools).read())
 
     def grammar(
         self, tools: Tools, *, is_parallel: bool, is_special: Callable[[str], bool] = never
@@ -69,24 +70,30 @@ class KeyedFormat:
         return rules.text(rules.start(calls, between=line, is_parallel=is_parallel))
 
 
+class _Lookout:
+    """What to look for, by place; made once for all answers."""
+
+    def __init__(self, elements: Elements) -> None:
+        self.call = Marks([elements.call[0]])
+        self.body = Marks([*elements.call, elements.key[0]])
+        self.key_end = Marks([elements.key[1]])
+        self.value = Marks([elements.value[0]])
+        self.ends = Ends(elements.value[1])
+
+
 class _Reader:
     """Reads one answer."""
 
-    def __init__(self, source: Source, elements: Elements, tools: Tools) -> None:
+    def __init__(self, source: Source, elements: Elements, marks: _Lookout, tools: Tools) -> None:
         self._source = source
         self._elements = elements
         self._functions = functions(tools)
         self._prose = Prose(source)
-        self._call = Marks([elements.call[0]])
-        self._name_ends = Marks([*elements.call, elements.key[0]])
-        self._body = Marks([*elements.call, elements.key[0]])
-        self._key_end = Marks([elements.key[1]])
-        self._value = Marks([elements.value[0]])
-        self._ends = Ends(elements.value[1])
+        self._marks = marks
 
     def read(self) -> Steps[None]:
         """Everything that the answer says."""
-        while mark := (yield from self._prose.until(self._call)):
+        while mark := (yield from self._prose.until(self._marks.call)):
             name = yield from self._name()
             if not name:
                 yield from self._prose.refuse(mark)
@@ -100,7 +107,7 @@ class _Reader:
     def _name(self) -> Waits[str]:
         """The name, and only that, is looked past; "" if there is none."""
         start = self._source.mark()
-        found = yield from self._source.upto(self._name_ends, _NAME_LIMIT)
+        found = yield from self._source.upto(self._marks.body, _NAME_LIMIT)
         name = _NAME.fullmatch(found[0]) if found else None
         if not found or not name or found[1] == self._elements.call[0]:
             return ""
@@ -110,12 +117,16 @@ class _Reader:
     def _arguments(self, call: Call) -> Steps[None]:
         """The arguments of a call, up to and with its end."""
         source, elements = self._source, self._elements
-        while (mark := (yield from source.past(self._body))) == elements.key[0]:
+        while (mark := (yield from source.past(self._marks.body))) == elements.key[0]:
             source.commit()
-            key = yield from source.upto(self._key_end, _NAME_LIMIT)
-            if key and (yield from source.space()) and (yield from source.literal(self._value)):
+            key = yield from source.upto(self._marks.key_end, _NAME_LIMIT)
+            if (
+                key
+                and (yield from source.space())
+                and (yield from source.literal(self._marks.value))
+            ):
                 source.commit()
-                yield from call.value(source, key[0].strip(), self._ends)
+                yield from call.value(source, key[0].strip(), self._marks.ends)
             source.rewind()
         # Where the next call begins though this one has no end, its mark is left.
         if mark == elements.call[1]:

@@ -4,8 +4,7 @@ Knows nothing about calls; what it gives is one whole object, however broken the
 """
 
 import json
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 
 from omlx.server.parse.source import Marks, Source
 from omlx.server.parse.typed import ANY, Schema, Types, argument_types, as_json, escaped
@@ -17,6 +16,7 @@ _MAX_DEPTH = 64
 _MAX_SCALAR = 4096
 _OPENERS = Marks(["{", "["])
 _CLOSERS = {"{": Marks(["}"]), "[": Marks(["]"])}
+_OPEN = Marks(["{"])
 _COMMA = Marks([","])
 _COLON = Marks([":"])
 _INSIDE = ['"', "\\", *map(chr, range(32))]
@@ -24,13 +24,18 @@ _SCALAR_STOPS = frozenset(',]}"<\n\r')
 _KEY_STOPS = frozenset(':,]}{["<\n\r')
 
 
-@dataclass(frozen=True)
 class Quotes:
-    """Marks around strings that hold no escapes; with them, keys and words may stand bare."""
+    """What to look for in strings; made once for all answers.
 
-    raw: tuple[str, ...] = ()
-    # What ends the object even in a string, since it can be nothing else.
-    stops: tuple[str, ...] = ()
+    `raw`: marks around strings that hold no escapes; with them, keys and words may stand bare.
+    `stops`: what ends the object even in a string, since it can be nothing else.
+    """
+
+    def __init__(self, raw: Sequence[str] = (), *, stops: Sequence[str] = ()) -> None:
+        self.is_loose = bool(raw)
+        self.all = Marks(['"', *raw])
+        self.inside = Marks([*_INSIDE, *stops])
+        self.raw = {quote: Marks([quote, *stops]) for quote in raw}
 
 
 class ObjectReader:
@@ -38,17 +43,13 @@ class ObjectReader:
 
     def __init__(self, source: Source, quotes: Quotes, schema: Schema) -> None:
         self._source = source
-        self._is_loose = bool(quotes.raw)
+        self._quotes = quotes
         self._schema = schema
-        self._open = Marks(["{"])
-        self._quotes = Marks(['"', *quotes.raw])
-        self._inside = Marks([*_INSIDE, *quotes.stops])
-        self._raw = {quote: Marks([quote, *quotes.stops]) for quote in quotes.raw}
 
     def read(self) -> Pieces:
         """The object's JSON; {} where there is none."""
         yield from self._source.blank()
-        if not (yield from self._source.literal(self._open)):
+        if not (yield from self._source.literal(_OPEN)):
             self._source.rewind()
             yield "{}"
             return False
@@ -57,7 +58,7 @@ class ObjectReader:
 
     def _value(self, depth: int, types: Types) -> Pieces:
         source = self._source
-        if quote := (yield from source.literal(self._quotes)):
+        if quote := (yield from source.literal(self._quotes.all)):
             source.commit()
             return (yield from self._string(quote))
         opener = (yield from source.literal(_OPENERS)) if depth else None
@@ -66,11 +67,11 @@ class ObjectReader:
             return (yield from self._container(opener, depth, None))
         word = yield from source.word(_SCALAR_STOPS, _MAX_SCALAR)
         bare = word.rstrip()
-        found = as_json(bare, types if self._is_loose else ANY)
-        if not bare or (found[:1] == '"' and not self._is_loose):
+        found = as_json(bare, types if self._quotes.is_loose else ANY)
+        if not bare or (found[:1] == '"' and not self._quotes.is_loose):
             yield "null"
             return False
-        yield found + word[len(bare) :] if not self._is_loose else found
+        yield found + word[len(bare) :] if not self._quotes.is_loose else found
         return True
 
     def _container(self, opener: str, depth: int, schema: Schema | None) -> Pieces:
@@ -112,7 +113,7 @@ class ObjectReader:
         """Say a key and its colon; "" if there is no key, null is its value if no colon is."""
         source = self._source
         pieces: list[str] = []
-        if quote := (yield from source.literal(self._quotes)):
+        if quote := (yield from source.literal(self._quotes.all)):
             source.commit()
             for piece in self._string(quote):
                 if piece is None:
@@ -139,7 +140,7 @@ class ObjectReader:
 
     def _string(self, quote: str) -> Pieces:
         source = self._source
-        marks = self._raw.get(quote, self._inside)
+        marks = self._quotes.raw.get(quote, self._quotes.inside)
         yield '"'
         while True:
             piece, mark = source.step(marks, is_last=source.is_over)

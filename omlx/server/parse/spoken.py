@@ -37,6 +37,7 @@ class SpokenFormat:
     def __init__(self, name: str, spoken: Spoken) -> None:
         self._name = name
         self._spoken = spoken
+        self._marks = _Lookout(spoken)
 
     @property
     def name(self) -> str:
@@ -52,7 +53,7 @@ class SpokenFormat:
 
     def parser(self, tools: Tools) -> Parser:
         """A new parser for one answer."""
-        return Reading(lambda source: _Reader(source, self._spoken, tools).read())
+        return Reading(lambda source: _Reader(source, self._spoken, self._marks, tools).read())
 
     def grammar(
         self, tools: Tools, *, is_parallel: bool, is_special: Callable[[str], bool] = never
@@ -81,27 +82,36 @@ class SpokenFormat:
         return rules.text(rules.start(calls, between="", is_parallel=is_parallel))
 
 
+class _Lookout:
+    """What to look for, by place; made once for all answers."""
+
+    def __init__(self, spoken: Spoken) -> None:
+        self.call = Marks([spoken.call])
+        self.outside = Marks([spoken.call, *spoken.section[:1]])
+        self.inside = Marks([spoken.call, spoken.call_end, *spoken.section])
+        self.name_end = Marks([spoken.name_end])
+        self.body = Marks([spoken.call, spoken.call_end, *spoken.section[1:]])
+        self.quotes = Quotes(spoken.quotes, stops=(spoken.call_end, *spoken.section[1:]))
+
+
 class _Reader:
     """Reads one answer."""
 
-    def __init__(self, source: Source, spoken: Spoken, tools: Tools) -> None:
+    def __init__(self, source: Source, spoken: Spoken, marks: _Lookout, tools: Tools) -> None:
         self._source = source
         self._spoken = spoken
         self._functions = functions(tools)
         self._prose = Prose(source)
-        self._call = Marks([spoken.call])
-        self._outside = Marks([spoken.call, *spoken.section[:1]])
-        self._inside = Marks([spoken.call, spoken.call_end, *spoken.section])
-        self._name_end = Marks([spoken.name_end])
-        self._body = Marks([spoken.call, spoken.call_end, *spoken.section[1:]])
-        self._quotes = Quotes(spoken.quotes, stops=(spoken.call_end, *spoken.section[1:]))
+        self._marks = marks
 
     def read(self) -> Steps[None]:
         """Everything that the answer says."""
         source, spoken = self._source, self._spoken
         while True:
             has_calls = self._prose.num_calls > 0
-            mark = yield from self._prose.until(self._inside if has_calls else self._outside)
+            mark = yield from self._prose.until(
+                self._marks.inside if has_calls else self._marks.outside
+            )
             if mark is None:
                 return
             if mark == spoken.call_end or mark in spoken.section[1:]:
@@ -109,7 +119,7 @@ class _Reader:
                 continue
             is_call = mark == spoken.call
             if not is_call and (yield from source.space()):
-                is_call = bool((yield from source.literal(self._call)))
+                is_call = bool((yield from source.literal(self._marks.call)))
             name = (yield from self._name()) if is_call else ""
             if name:
                 yield from self._read_call(name)
@@ -117,7 +127,7 @@ class _Reader:
                 yield from self._prose.refuse(mark)
 
     def _name(self) -> Waits[str]:
-        found = yield from self._source.upto(self._name_end, _NAME_LIMIT)
+        found = yield from self._source.upto(self._marks.name_end, _NAME_LIMIT)
         name = self._spoken.name.fullmatch(found[0]) if found else None
         return name[1] if name else ""
 
@@ -129,9 +139,9 @@ class _Reader:
         index = self._prose.call()
         yield CallBegan(index, name)
         schema: Schema = self._functions.get(name, {})
-        for piece in ObjectReader(source, self._quotes, schema).read():
+        for piece in ObjectReader(source, self._marks.quotes, schema).read():
             yield None if piece is None else CallArguments(index, piece)
-        mark = yield from source.past(self._body)
+        mark = yield from source.past(self._marks.body)
         yield CallEnded(index)
         if mark == spoken.call:
             source.rewind()

@@ -43,6 +43,7 @@ class TaggedFormat:
     def __init__(self, name: str, tags: Tags, *, kept: frozenset[str] = frozenset()) -> None:
         self._name = name
         self._tags = tags
+        self._marks = _Lookout(tags)
         self._kept = kept
 
     @property
@@ -57,7 +58,7 @@ class TaggedFormat:
 
     def parser(self, tools: Tools) -> Parser:
         """A new parser for one answer."""
-        return Reading(lambda source: _Reader(source, self._tags, tools).read())
+        return Reading(lambda source: _Reader(source, self._tags, self._marks, tools).read())
 
     def grammar(
         self, tools: Tools, *, is_parallel: bool, is_special: Callable[[str], bool] = never
@@ -67,22 +68,29 @@ class TaggedFormat:
         return tagged_grammar(written, tools, is_parallel=is_parallel, is_special=is_special)
 
 
+class _Lookout:
+    """What to look for, by place; made once for all answers."""
+
+    def __init__(self, tags: Tags) -> None:
+        section = tags.section or ()
+        self.ends = Ends(tags.argument_end, is_on_lines=tags.is_on_lines)
+        self.call = Marks([tags.call])
+        self.outside = Marks([*section[:1], *tags.bare])
+        self.inside = Marks([*section, tags.call])
+        self.after = Marks([*section, *tags.bare])
+        self.body = Marks([tags.argument, tags.call_end, tags.call, *section])
+        self.next = Marks([tags.argument, tags.call_end])
+
+
 class _Reader:
     """Reads one answer."""
 
-    def __init__(self, source: Source, tags: Tags, tools: Tools) -> None:
+    def __init__(self, source: Source, tags: Tags, marks: _Lookout, tools: Tools) -> None:
         self._source = source
         self._tags = tags
         self._functions = functions(tools)
         self._prose = Prose(source)
-        self._ends = Ends(tags.argument_end, is_on_lines=tags.is_on_lines)
-        self._call = Marks([tags.call])
-        section = tags.section or ()
-        self._outside = Marks([*section[:1], *tags.bare])
-        self._inside = Marks([*section, tags.call])
-        self._after = Marks([*section, *tags.bare])
-        self._body = Marks([tags.argument, tags.call_end, tags.call, *section])
-        self._next = Marks([tags.argument, tags.call_end])
+        self._marks = marks
         self._is_inside = False
 
     def read(self) -> Steps[None]:
@@ -90,7 +98,7 @@ class _Reader:
         tags, source = self._tags, self._source
         opener, closer = tags.section or ("", "")
         while True:
-            mark = yield from self._prose.until(self._marks())
+            mark = yield from self._prose.until(self._near())
             if mark is None:
                 return
             if mark == closer:
@@ -98,11 +106,13 @@ class _Reader:
                 self._is_inside = False
                 continue
             if mark == opener:
-                is_call = (yield from source.space()) and (yield from source.literal(self._call))
+                is_call = (yield from source.space()) and (
+                    yield from source.literal(self._marks.call)
+                )
             else:
                 # Look again: a bare mark is longer than the one that begins a call.
                 source.rewind()
-                is_call = yield from source.literal(self._call)
+                is_call = yield from source.literal(self._marks.call)
             name = (yield from self._head()) if is_call else ""
             if name and (mark == opener or self._is_inside or (yield from self._is_certain(name))):
                 self._is_inside = self._is_inside or mark == opener
@@ -110,10 +120,10 @@ class _Reader:
             else:
                 yield from self._prose.refuse(mark)
 
-    def _marks(self) -> Marks:
+    def _near(self) -> Marks:
         if self._is_inside:
-            return self._inside
-        return self._after if self._prose.num_calls else self._outside
+            return self._marks.inside
+        return self._marks.after if self._prose.num_calls else self._marks.outside
 
     def _is_certain(self, name: str) -> Waits[bool]:
         """Whether a call without a section is one, and no text about calls."""
@@ -121,7 +131,7 @@ class _Reader:
             return False
         at = self._source.mark()
         is_near = yield from self._source.space()
-        is_call = is_near and bool((yield from self._source.literal(self._next)))
+        is_call = is_near and bool((yield from self._source.literal(self._marks.next)))
         self._source.back(at)
         return is_call
 
@@ -142,13 +152,13 @@ class _Reader:
     def _arguments(self, call: Call) -> Steps[str | None]:
         """The arguments of a call up to its end, or to a mark that shows that it is missing."""
         while True:
-            mark = yield from self._source.past(self._body)
+            mark = yield from self._source.past(self._marks.body)
             self._source.commit()
             if mark != self._tags.argument:
                 return mark
             if key := (yield from self._head()):
                 self._source.commit()
-                yield from call.value(self._source, key, self._ends)
+                yield from call.value(self._source, key, self._marks.ends)
             self._source.rewind()
 
     def _head(self) -> Waits[str]:
