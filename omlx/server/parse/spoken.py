@@ -175,4 +175,4 @@ _GEMMA4 = Spoken(
 
 KIMI_K2 = SpokenFormat("kimi_k2", _KIMI)
 FUNCTION_GEMMA = SpokenFormat("function_gemma", _FUNCTION_GEMMA)
-GEMMA4 = SpokenFormat("gemma4", _GEMMA4)
+GEMMA4 = SpokenFormat("gemma", _GEMMA4)

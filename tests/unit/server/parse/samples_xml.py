@@ -183,7 +183,7 @@ WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
     "minicpm": minicpm,
     "kimi_k2": kimi,
     "harmony": harmony,
-    "gemma4": gemma4,
+    "gemma": gemma4,
     "function_gemma": function_gemma,
 }
 
@@ -399,7 +399,7 @@ _ODD = {
     "glm4": _GLM,
     "kimi_k2": _KIMI,
     "harmony": _HARMONY,
-    "gemma4": _GEMMA,
+    "gemma": _GEMMA,
     "minimax_m2": _MINIMAX,
 }
 

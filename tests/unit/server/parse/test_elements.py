@@ -67,8 +67,25 @@ def test_case_k1_the_same_for_every_cut(name: str, sample: Sample) -> None:
         assert run(form, decoded(data, cut), is_cut=sample.is_cut) == whole, cut
 
 
-@pytest.mark.parametrize(("name", "sample"), [c for c in CASES if len(c.values[1].text) <= 120])
+def pairs(longest: int, shortest: int = 0) -> list[object]:
+    texts = [(case, str(case.values[1].text)) for case in CASES]
+    return [case for case, text in texts if shortest <= len(text) <= longest]
+
+
+@pytest.mark.parametrize(("name", "sample"), pairs(70))
 def test_case_k1_the_same_for_every_pair_of_cuts(name: str, sample: Sample) -> None:
+    check_pairs(name, sample)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sample"), pairs(120, 71))
+def test_case_k1_the_same_for_every_pair_of_cuts_in_longer_answers(
+    name: str, sample: Sample
+) -> None:
+    check_pairs(name, sample)
+
+
+def check_pairs(name: str, sample: Sample) -> None:
     form, data = FORMATS[name], sample.text.encode()
     whole = run(form, [sample.text], is_cut=sample.is_cut)
     for pair in itertools.combinations(range(1, len(data)), 2):
