@@ -3,6 +3,7 @@
 Knows nothing about models or templates.
 """
 
+from omlx.server.parse.elements import element_formats
 from omlx.server.parse.headedformats import DeepSeekFormat, MistralFormat
 from omlx.server.parse.jsonformats import cohere, granite, hermes, llama3_json
 from omlx.server.parse.pythonic import llama4_pythonic, pythonic
@@ -26,7 +27,6 @@ def call_formats() -> dict[str, CallFormat]:
         DeepSeekFormat("deepseek_v31", has_fence=False),
         granite(),
         cohere(),
-        # The formats in tags and channels go here: qwen3_coder, glm4, kimi_k2, minimax_m2,
-        # harmony, gemma, minicpm. Their clues are in choose.py already.
+        *element_formats(),
     )
     return {form.name: form for form in formats}
