@@ -137,7 +137,7 @@ def _message(message: types.Message, param: str, model: str, called: dict[str, s
 
 
 def _said_before(message: types.AssistantMessage, param: str) -> Message:
-    if message.function_call:
+    if bytes(message.function_call) != b"null":
         raise unsupported(f"{param}.function_call", "Function calling other than by `tool_calls`")
     reasoning = message.reasoning_content or message.reasoning
     more: dict[str, object] = {"reasoning_content": reasoning} if reasoning else {}

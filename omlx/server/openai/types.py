@@ -73,7 +73,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
 
     content: Content = None
     tool_calls: list[ToolCall] | None = None
-    function_call: msgspec.Raw | None = None
+    function_call: msgspec.Raw = msgspec.Raw(b"null")
     reasoning_content: str | None = None
     reasoning: str | None = None
 
