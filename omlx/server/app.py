@@ -35,6 +35,7 @@ from omlx.server.errors import (
 from omlx.server.generation import Dialect
 from omlx.server.openai import models as openai_models
 from omlx.server.openai.chat import Chat
+from omlx.server.openai.responses import Responses
 from omlx.server.prompt import find_model
 from omlx.server.respond import Responder
 from omlx.server.service import Service
@@ -79,7 +80,11 @@ def build_app(service: Service) -> App:
     untyped.register_middleware(routes.check, "request")
     untyped.register_middleware(_add_request_id, "response")
     responder = Responder(service)
-    for path, dialect in (("/v1/chat/completions", Chat()), ("/v1/messages", Messages())):
+    for path, dialect in (
+        ("/v1/chat/completions", Chat()),
+        ("/v1/messages", Messages()),
+        ("/v1/responses", Responses()),
+    ):
         name = path.removeprefix("/v1/").replace("/", "_")
         # As a "stream", so that the checks come before the body is read.
         app.add_route(

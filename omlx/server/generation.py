@@ -121,6 +121,8 @@ class Generation:
     places: Sequence[int] = ()
     # Where the body's system has each text of it that is used; the same.
     system_places: Sequence[int] = ()
+    # What the dialect that made this needs for the reply; nobody else looks at it.
+    own: object = None
 
 
 @dataclass(frozen=True, slots=True)
