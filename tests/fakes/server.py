@@ -135,9 +135,7 @@ class Running:
 
     def complete(self, prompt="hi", **fields):
         """POST a completion."""
-        return self.http.post(
-            "/v1/completions", json={"model": "fake", "prompt": prompt, **fields}
-        )
+        return self.http.post("/v1/completions", json={"model": "fake", "prompt": prompt, **fields})
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def text_content(value: types.Content, param: str, model: str) -> str | list[dic
     return content(texts)
 
 
-def wishes(request: types.ChatRequest) -> Wishes:
+def wishes(request: types.ChatRequest | types.CompletionRequest) -> Wishes:
     """What a body says about sampling."""
     if request.max_completion_tokens is not None:
         limit, limit_param = request.max_completion_tokens, "$.max_completion_tokens"

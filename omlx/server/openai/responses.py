@@ -185,7 +185,7 @@ def _repeated(request: types.ResponsesRequest, echo: types.Echo) -> dict[str, ob
     is_summary = options.summary in _SUMMARIES
     return {
         "instructions": echo.instructions,
-        "max_output_tokens": request.max_output_tokens,
+        "max_output_tokens": whole(request.max_output_tokens, "$.max_output_tokens", low=1),
         "max_tool_calls": echo.max_tool_calls,
         "metadata": echo.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
@@ -201,7 +201,7 @@ def _repeated(request: types.ResponsesRequest, echo: types.Echo) -> dict[str, ob
         "text": echo.text or {"format": {"type": "text"}},
         "tool_choice": echo.tool_choice or "auto",
         "tools": echo.tools or [],
-        "top_logprobs": request.top_logprobs or 0,
+        "top_logprobs": int(request.top_logprobs or 0),
         "top_p": request.top_p,
         "truncation": echo.truncation or "disabled",
         "user": echo.user,
