@@ -64,9 +64,11 @@ class Responder:
             int(context.wall()),
             generation,
             who.tenant,
+            prompts=[one.text for one in prepared.prompts] if generation.is_echo else (),
         )
         reply = dialect.reply(about)
-        choices = Choices(service.open_all(prepared, identity, arrived, who))
+        sessions = service.open_all(prepared, identity, arrived, who)
+        choices = Choices(sessions, generation.num_prompts)
         if not generation.is_stream:
             with choices:
                 return await _collect(choices, reply)
