@@ -73,7 +73,9 @@ class Choices:
             heard = [(0, piece) for piece in await self._sessions[0].next(timeout_s)]
         else:
             heard = await self._next_of_any(timeout_s)
-        self._open -= {choice for choice, piece in heard if isinstance(piece, Ended)}
+        for choice, piece in heard:
+            if isinstance(piece, Ended):
+                self._open.discard(choice)
         return heard
 
     async def _next_of_any(self, timeout_s: float | None) -> Heard:
