@@ -75,8 +75,9 @@ def _lines(command: list[str], base: str, home: Path, more: dict[str, str]) -> l
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: list[Line] = []
     for line in done.stdout.splitlines():
-        name, verdict, *rest = line.split(" ", 2)
+        name, _, rest = line.partition(" ")
+        verdict, _, text = rest.partition(" ")
         # Some libraries print advice of their own.
         if verdict in ("OK", "ERR"):
-            found.append(Line(name, verdict == "OK", " ".join(rest)))
+            found.append(Line(name, verdict == "OK", text))
     return found

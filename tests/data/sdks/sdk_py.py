@@ -415,9 +415,10 @@ def through_llm():
         done = subprocess.run(
             [*command, *options], capture_output=True, text=True, timeout=60, check=False
         )
-        if done.returncode or not done.stdout.strip():
-            raise RuntimeError(done.stderr[-300:] or "it said nothing")
-        return " ".join(done.stdout.split())
+        text = " ".join(done.stdout.split())
+        if done.returncode or not text or "<" in text:
+            raise RuntimeError(done.stderr[-300:] or text or "it said nothing")
+        return text
 
     line("llm", lambda: ask("--no-stream", "say hi"))
     line("llm.stream", lambda: ask("say hi"))
