@@ -13,6 +13,7 @@ from omlx.engine.request import Engine, Listener
 from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
 from omlx.models.names import Names
+from omlx.server.forms import SpeechForms
 from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
@@ -166,6 +167,7 @@ class ServerContext:
     # Models that are there and can't be served, with the reason.
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     profiles: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    forms: SpeechForms = field(default_factory=SpeechForms)
 
     def names(self) -> Names:
         """The names of all models that are served now."""

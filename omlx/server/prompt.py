@@ -16,9 +16,9 @@ from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Choice, Dialect, Generation, Wishes
 from omlx.server.handling import Handling
-from omlx.server.parse.choose import choose_form
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
+from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Sampling
 from omlx.storage.entry import PartKind, Span
 
@@ -70,7 +70,8 @@ class Prepared:
     @property
     def thinking_close(self) -> str:
         """What ends the model's reasoning; empty where nothing is known to."""
-        return self.speech_form.reasoning[1] if self.speech_form.reasoning else ""
+        marks = self.speech_form.reasoning
+        return f"\n{marks.closes[0]}\n\n" if marks else ""
 
     def another(self, number: int) -> "Prepared":
         """The same request for its answer `number`, which a seed must not make the same."""
@@ -110,12 +111,7 @@ def prepare(
     entry = named.entry
     settings = context.model_settings(named.id)
     text = with_variables(context.texts(entry), settings, generation)
-    form = choose_form(
-        text.template,
-        lambda mark: text.token_id(mark) is not None,
-        tools=settings.parser.tools,
-        reasoning=settings.parser.reasoning,
-    )
+    form = _form(context, text, settings, generation)
     encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
@@ -173,6 +169,19 @@ def encode(text: ModelText, generation: Generation) -> Encoded:
         if start < end:
             spans.append(Span(part.part, start, end))
     return Encoded(prompt, tuple(tokens), tuple(spans))
+
+
+def _form(
+    context: ServerContext, text: ModelText, settings: ModelSettings, generation: Generation
+) -> SpeechForm:
+    """How the answer will be split; not at all where no template has made the prompt."""
+    if generation.prompt is not None:
+        return SpeechForm()
+    form = context.forms.of(text, settings.parser)
+    is_plain = generation.tool_choice.kind is Choice.NONE or not (
+        generation.tools or generation.later_tools
+    )
+    return form.without_calls() if is_plain else form
 
 
 def _plain(text: ModelText, prompt: str | Sequence[int]) -> Encoded:

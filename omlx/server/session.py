@@ -290,7 +290,7 @@ def _transcript(prepared: Prepared) -> Transcript:
     form, is_thinking = prepared.speech_form, prepared.is_thinking
     return Transcript(
         prepared.text,
-        Speech(form, tools=prepared.tools, is_thinking=is_thinking),
+        Speech(form, prepared.tools, is_open=is_thinking),
         prepared.generation.stop,
         kept=form.kept,
         is_thinking=is_thinking,

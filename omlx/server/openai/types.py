@@ -39,19 +39,19 @@ Content = str | list[Part] | None
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
     """What the operator says."""
 
-    content: Content = None
+    content: Content
 
 
 class DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
     """What newer clients call a system message."""
 
-    content: Content = None
+    content: Content
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
     """What the user says."""
 
-    content: Content = None
+    content: Content
 
 
 class CalledFunction(msgspec.Struct):

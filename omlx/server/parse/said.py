@@ -3,7 +3,7 @@
 Knows nothing about the markup that the parts were found in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,6 +95,12 @@ class CallFormat(Protocol):
         """A new parser for one answer, of the text outside of reasoning."""
         ...
 
-    def grammar(self, tools: Tools, *, is_parallel: bool) -> str:
-        """A Lark grammar (llguidance's) whose `start` is one call or, if parallel, one or more."""
+    def grammar(
+        self, tools: Tools, *, is_parallel: bool, is_special: Callable[[str], bool] = ...
+    ) -> str:
+        """A Lark grammar (llguidance's) whose `start` is one call or, if parallel, one or more.
+
+        Marks that `is_special` knows stand as tokens, others as text; those that have no angle
+        brackets have to be `numbered`.
+        """
         ...
