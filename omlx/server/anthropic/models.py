@@ -17,6 +17,7 @@ _UNSUPPORTED = (
     "pdf_input",
     "structured_outputs",
 )
+_THINKING = ("adaptive", "between_tools", "disabled", "enabled")
 
 
 def model(listed: Listed) -> dict[str, object]:
@@ -42,7 +43,7 @@ def _capabilities() -> dict[str, object]:
         "context_management": no(),
         "effort": {**no(), "low": no(), "medium": no(), "high": no(), "max": no()},
         "server_tools": {**no(), "code_execution": no(), "web_search": no()},
-        "thinking": {**no(), "types": {"adaptive": no(), "enabled": no()}},
+        "thinking": {**no(), "types": {kind: no() for kind in _THINKING}},
     }
 
 

@@ -9,23 +9,13 @@ import openai
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from tests.acceptance.conftest import Figure
 from tests.live import Live, chat
+from tests.sdktypes import unknown_keys
 
 QUESTION = "What is the capital of France?"
-
-
-def unknown_keys(value: Any, path: str = "$") -> list[str]:
-    """Keys of an answer that the SDK's types don't know."""
-    if isinstance(value, BaseModel):
-        extra = [f"{path}.{key}" for key in (value.model_extra or {})]
-        names = type(value).model_fields
-        return extra + [k for n in names for k in unknown_keys(getattr(value, n), f"{path}.{n}")]
-    if isinstance(value, list):
-        return [k for i, v in enumerate(value) for k in unknown_keys(v, f"{path}[{i}]")]
-    return []
 
 
 @pytest.fixture(scope="module")
