@@ -23,7 +23,7 @@ from omlx.engine.request import (
     SamplingParams,
     Token,
 )
-from omlx.engine.shaping import Noter
+from omlx.engine.shaping import Noter, Shape, shaped
 from tests.fakes import tiny
 from tests.fakes.harness import Harness
 from tests.fakes.model_folder import write_model_folder
@@ -210,6 +210,30 @@ def test_everything_survives_the_way_to_an_engine_process() -> None:
     assert request_from(frame) == request
     event = Token("r", 4, -0.5, ((4, -0.5), (9, -1.25)))
     assert events_from(orjson.loads(orjson.dumps(events_frame([event])))) == [event]
+
+
+class Only:
+    """A constraint that allows one token."""
+
+    eos_ids = ()
+    error = ""
+
+    def follow(self, token: int) -> None:
+        pass
+
+    def mask(self) -> np.ndarray:
+        words = np.zeros(tiny.NUM_VOCAB // 32, dtype=np.uint32)
+        words[2] = 1 << 5
+        return words
+
+
+def test_logits_of_free_rows_are_bit_equal_beside_a_constrained_one() -> None:
+    model, inputs = tiny.build("llama"), mx.array([[3], [4], [5]])
+    kept = Shape(Only(), None, lambda error: None)
+    before = np.array(shaped(model, inputs, None, [None, None, None]))
+    after = np.array(shaped(model, inputs, None, [None, kept, None]))
+    assert (before[[0, 2]] == after[[0, 2]]).all()
+    assert np.flatnonzero(np.isfinite(after[1, 0])).tolist() == [69]
 
 
 def test_a_noter_keeps_tokens_and_steps_together() -> None:
