@@ -145,7 +145,7 @@ def kimi(calls: Sequence[Call]) -> str:
 def harmony(calls: Sequence[Call]) -> str:
     def one(name: str, arguments: dict[str, object]) -> str:
         head = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
-        return f"{head}{json.dumps(arguments)}<|call|>"
+        return f"{head}{json.dumps(arguments, ensure_ascii=False)}<|call|>"
 
     return "<|start|>assistant".join(one(*call) for call in calls)
 
