@@ -31,7 +31,7 @@ KNOWN = {
     "longcat": STRIPS,
     "minimax_m2": STRIPS | {"string like JSON"},
     "minicpm": STRIPS | {"string like JSON"},
-    "muse_spark": STRIPS | LIKE_NUMBERS,
+    "muse_spark": STRIPS | LIKE_NUMBERS | {"three"},
     "function_gemma": {"object", "array", "types", "string like JSON"},
 }
 
