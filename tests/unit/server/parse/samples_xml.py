@@ -223,6 +223,21 @@ _CODER = [
     Sample("no end", "<tool_call>\n<function=write>\n<parameter=path>\na\n</parameter>", [_A]),
     Sample("value not ended", "<tool_call>\n<function=write>\n<parameter=path>\na", [_A]),
     Sample(
+        "value not ended but call",
+        "<tool_call>\n<function=write>\n<parameter=path>\na\n</function>\n</tool_call>\n",
+        [_A],
+    ),
+    Sample(
+        "value not ended but bare call",
+        "<function=write>\n<parameter=path>\na</function>",
+        [_A],
+    ),
+    Sample(
+        "call ended in a value",
+        "<function=write><parameter=path>a</function> </tool_call> b</function></parameter>",
+        [("write", {"path": "a</function> </tool_call> b</function>"})],
+    ),
+    Sample(
         "call in a call",
         "<tool_call><function=look><function=write><parameter=path>a</parameter></function>",
         [("look", {}), _A],
