@@ -5,20 +5,16 @@ import json
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
+
+from tests.sdktypes import unknown_keys
 
 _EVENT = TypeAdapter(RawMessageStreamEvent)
 
 
 def assert_known_keys(value: object, path: str = "$") -> None:
     """Fail on a key that the type does not have, at any depth."""
-    if isinstance(value, BaseModel):
-        assert not value.model_extra, f"{path} has unknown keys {sorted(value.model_extra)}"
-        for name in type(value).model_fields:
-            assert_known_keys(getattr(value, name), f"{path}.{name}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            assert_known_keys(item, f"{path}[{index}]")
+    assert unknown_keys(value, path) == []
 
 
 def completion(body: bytes) -> ChatCompletion:
