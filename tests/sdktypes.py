@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
-from openai.types import Completion, Model
+from openai.types import Completion, CompletionChoice, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.shared import ErrorObject
@@ -23,7 +23,18 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 COUNT, MODELS = "/v1/messages/count_tokens", "/v1/models"
 
-# Keys beyond the API, by path; docs/reference/http.md says what they are for.
+
+class _CompletionChunkChoice(CompletionChoice):
+    finish_reason: Literal["stop", "length", "content_filter"] | None
+
+
+class _CompletionChunk(Completion):
+    """The SDK takes a whole completion's type, though the API sends null up to the end."""
+
+    choices: list[_CompletionChunkChoice]
+
+
+# Keys beyond the API, by path; docs/guide/http.md says what they are for.
 EXTRA_KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         CHAT: frozenset({"reasoning_content", "stop_reason"}),
@@ -44,7 +55,7 @@ _WHOLE: Mapping[str, Any] = MappingProxyType(
 _STREAMED: Mapping[str, Any] = MappingProxyType(
     {
         CHAT: ChatCompletionChunk,
-        COMPLETIONS: Completion,
+        COMPLETIONS: _CompletionChunk,
         RESPONSES: ResponseStreamEvent,
         MESSAGES: RawMessageStreamEvent,
     }

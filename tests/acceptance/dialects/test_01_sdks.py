@@ -89,6 +89,12 @@ def test_answers_are_strict(run: Run, figure: Figure) -> None:
     assert run.exchanges and not found, "\n".join(dict.fromkeys(found))
 
 
+PROMPTS = {
+    sdktypes.CHAT: "messages",
+    sdktypes.COMPLETIONS: "prompt",
+    sdktypes.RESPONSES: "input",
+    sdktypes.MESSAGES: "messages",
+}
 # What the clients above don't ask for, by path.
 RARE: list[tuple[str, dict[str, Any]]] = [
     (sdktypes.CHAT, {"n": 2, "logprobs": True, "top_logprobs": 2}),
@@ -96,7 +102,8 @@ RARE: list[tuple[str, dict[str, Any]]] = [
     (sdktypes.CHAT, {"stop": ["there"]}),
     (sdktypes.CHAT, {"response_format": {"type": "json_object"}}),
     (sdktypes.CHAT, {"temperature": -1}),
-    (sdktypes.COMPLETIONS, {"n": 2, "logprobs": 2, "echo": True}),
+    (sdktypes.COMPLETIONS, {"n": 2, "echo": True}),
+    (sdktypes.COMPLETIONS, {"logprobs": 2}),
     (sdktypes.COMPLETIONS, {"max_tokens": 3, "stream_options": {"include_usage": True}}),
     (sdktypes.COMPLETIONS, {"stop": "there"}),
     (sdktypes.COMPLETIONS, {"temperature": -1}),
@@ -114,18 +121,27 @@ RARE: list[tuple[str, dict[str, Any]]] = [
 def test_rare_requests_are_strict(
     served: Running, path: str, more: dict[str, Any], is_stream: bool
 ) -> None:
-    asked = {
-        sdktypes.COMPLETIONS: {"prompt": "hi"},
-        sdktypes.RESPONSES: {"input": "hi"},
-        sdktypes.MESSAGES: {"max_tokens": 50},
-    }
-    if path in (sdktypes.CHAT, sdktypes.MESSAGES):
-        more = {"messages": [{"role": "user", "content": "hi"}], **more}
-    body = {"model": MODEL, "stream": is_stream, **asked.get(path, {}), **more}
-    response = served.http.post(path, json=body)
-    exchange = Exchange(
+    exchange = ask(served, path, "hi", {"stream": is_stream, **more})
+    assert exchange.status == (400 if more.get("temperature") == -1 else 200), exchange.body
+    assert sdktypes.problems(exchange) == []
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+def test_failures_are_strict(served: Running, path: str, is_stream: bool) -> None:
+    exchange = ask(served, path, talk.FAILS, {"stream": is_stream})
+    assert exchange.status == (200 if is_stream else 500), exchange.body
+    assert b"the engine died" in exchange.body
+    assert sdktypes.problems(exchange) == []
+
+
+def ask(served: Running, path: str, prompt: str, more: dict[str, Any]) -> Exchange:
+    """An exchange with a prompt under the name that it has at an endpoint."""
+    turns = [{"role": "user", "content": prompt}]
+    name = PROMPTS[path]
+    body = {"model": MODEL, "max_tokens": 50, name: turns if name == "messages" else prompt}
+    response = served.http.post(path, json={**body, **more})
+    return Exchange(
         "POST", path, {}, response.request.content, response.status_code,
         response.headers["content-type"], response.content,
     )  # fmt: skip
-    assert response.status_code == (400 if body.get("temperature") == -1 else 200), response.text
-    assert sdktypes.problems(exchange) == []

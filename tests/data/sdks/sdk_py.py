@@ -104,7 +104,8 @@ def chat_parse():
 
 def chat_choices():
     choices = chat(n=2, logprobs=True, top_logprobs=2).choices
-    return need(len(choices) == 2 and choices[0].logprobs.content, len(choices))
+    need(len(choices) == 2, len(choices))
+    return need(choices[1].logprobs.content[0].top_logprobs[1].logprob < 0, "scores")
 
 
 def chat_raw():

@@ -7,24 +7,17 @@ from anthropic.types.shared import ErrorResponse
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
-# Said although the APIs don't have it; documented.
-BEYOND = frozenset({"reasoning_content", "stop_reason", "finish_details"})
+from tests.sdktypes import unknown_keys
+
 _EVENT = TypeAdapter(RawMessageStreamEvent)
 _RESPONSE_EVENT = TypeAdapter(ResponseStreamEvent)
 
 
 def assert_known_keys(value: object, path: str = "$") -> None:
     """Fail on a key that the type does not have, at any depth."""
-    if isinstance(value, BaseModel):
-        unknown = sorted(set(value.model_extra or ()) - BEYOND)
-        assert not unknown, f"{path} has unknown keys {unknown}"
-        for name in type(value).model_fields:
-            assert_known_keys(getattr(value, name), f"{path}.{name}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            assert_known_keys(item, f"{path}[{index}]")
+    assert unknown_keys(value, path) == []
 
 
 def completion(body: bytes) -> ChatCompletion:
