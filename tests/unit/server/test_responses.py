@@ -6,8 +6,12 @@ import logging
 import pytest
 
 from omlx.engine.request import Admitted, Failed, FailureCode
+from omlx.server.anthropic.messages import Messages
+from omlx.server.either import either_dialect
 from omlx.server.errors import ApiError
 from omlx.server.generation import Choice, Form, FormKind, Generation, Thinking
+from omlx.server.openai.chat import Chat
+from omlx.server.openai.completions import Completions
 from omlx.server.openai.responses import Responses
 from omlx.server.openai.responses_input import sealed
 from omlx.server.openai.responses_store import Kept, ResponseStore
@@ -472,6 +476,21 @@ def test_r8_a_long_prefill():
             text += "".join(parts)
     events = strict.response_events(text)
     assert events[-1].response.output_text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"model": "m", "input": "hi", "tools": [function()]}, Responses),
+        ({"model": "m", "prompt": "hi"}, Completions),
+        ({"model": "m", "messages": [USER]}, Chat),
+        ({"model": "m", "messages": [USER], "system": "s"}, Messages),
+    ],
+)
+def test_a_body_in_a_file_is_known_by_its_fields(body, kind):
+    dialect, data = either_dialect(json.dumps(body).encode())
+    assert isinstance(dialect, kind)
+    assert dialect.decode(data).model == "m"
 
 
 def test_the_route_needs_the_key():
