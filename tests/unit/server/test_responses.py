@@ -131,6 +131,7 @@ def test_an_answer_repeats_its_request(server):
         "service_tier": "flex",
         "user": "u",
     }
+    server.text.template = "<tool_call>"
     response = server.respond(**asked)
     strict.response(response.content)
     body = response.json()
