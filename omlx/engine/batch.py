@@ -18,6 +18,7 @@ from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import NOT_FINITE, Sampling
+from omlx.engine.shaping import Shape, ShapedModel, noted
 
 _List: Any = CacheList  # its stubs leave it untyped
 
@@ -75,6 +76,8 @@ class RowToken:
     finish: str | None
     final: list[Any] | None
     num_cached: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Stop:
@@ -109,6 +112,7 @@ class Batch:
         self, model: Any, *, max_rows: int, prefill_chunk: int, is_ahead: bool = True
     ) -> None:
         self._model = model
+        self._shaped = ShapedModel(model)
         self._is_ahead = is_ahead  # whether a prefill may run ahead of what is stored of it
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
@@ -120,7 +124,7 @@ class Batch:
 
     def _new_generator(self) -> Any:
         return BatchGenerator(
-            self._model,
+            self._shaped,
             completion_batch_size=self._max_rows,
             prefill_batch_size=self._max_rows,
             prefill_step_size=self._prefill_chunk,
@@ -168,6 +172,9 @@ class Batch:
         progress = self._prefill(chosen, grain or self._prefill_chunk)
         if not self._by_uid:
             return progress, []
+        uids = list(self._decoding.uids)
+        fresh = [uid for uid in self._by_uid if uid not in uids]
+        self._shaped.expect([self._shapes(calls) for calls in (uids, fresh) if calls])
         started, generated = self._generator.next()
         tokens = [self._decoded(response) for response in generated]
         for p in started:
@@ -175,6 +182,9 @@ class Batch:
             total = self._rows[row_id].total
             progress.append(RowProgress(row_id, total, total, len(self._tokens(p.uid)), 1))
         return progress, tokens
+
+    def _shapes(self, uids: Sequence[int]) -> list[Shape | None]:
+        return [self._rows[self._by_uid[uid]].input.sampling.shape for uid in uids]
 
     def _decoded(self, response: Any) -> RowToken:
         """What one row of a step says; a row that is over is forgotten."""
@@ -185,9 +195,11 @@ class Batch:
             self._rows[row_id].input.sampling.blame()
             self.remove(row_id)
             return RowToken(row_id, NOT_FINITE, "fault", None, num_cached)
+        logprob, top = noted(self._rows[row_id].input.sampling.shape)
         if finish is not None:
             self._forget(row_id)
-        return RowToken(row_id, response.token, finish, response.prompt_cache, num_cached)
+        final = response.prompt_cache
+        return RowToken(row_id, response.token, finish, final, num_cached, logprob, top)
 
     def _prefill(self, chosen: Collection[str], grain: int) -> list[RowProgress]:
         """Launch what may be computed, then take up what was launched before: the device has a
@@ -256,7 +268,8 @@ class Batch:
         finish = "length" if batch._num_tokens[index] + 1 >= batch.max_tokens[index] else None
         if batch._matchers[index].advance(token):
             finish = "stop"
-        return RowToken(row_id, token, finish, None, num_cached)
+        logprob, top = noted(row.input.sampling.shape, batch._next_tokens[index])
+        return RowToken(row_id, token, finish, None, num_cached, logprob, top)
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""

@@ -18,8 +18,10 @@ from omlx.engine.batch import Batch, why_not_merged
 from omlx.engine.buffers import FreedBuffers
 from omlx.engine.caching import EngineCache, build_cache
 from omlx.engine.config import EngineConfig
+from omlx.engine.constrain import Vocabulary
 from omlx.engine.flights import Flights
 from omlx.engine.gauge import Gauge, no_cache, no_prefills
+from omlx.engine.grammars import Grammars
 from omlx.engine.inbox import Inbox
 from omlx.engine.intake import Intake
 from omlx.engine.keeper import Keeper
@@ -36,6 +38,7 @@ from omlx.engine.memory import (
 from omlx.engine.pacer import Pacer, grains_of
 from omlx.engine.pulse import Pulse
 from omlx.engine.request import (
+    EngineRequest,
     EngineSnapshot,
     Event,
     MemoryUse,
@@ -66,6 +69,19 @@ class Assembly:
     disk: DiskTier | None
     admission: Admission
     buffers: FreedBuffers
+    grammars: Grammars
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; one with a grammar comes in when it is compiled (any thread)."""
+        if request.sampling.grammar is None:
+            self.loop.submit(request)
+        else:
+            self.grammars.prepare(request, self.loop.submit)
+
+    def abort(self, request_id: str) -> None:
+        """End a request within one step (any thread)."""
+        if not self.grammars.abort(request_id):
+            self.loop.abort(request_id)
 
     def allow(self, limit_bytes: int) -> None:
         """Have the engine use at most so much of its limit from the next step on (any thread)."""
@@ -87,6 +103,7 @@ class Assembly:
             number = self.prefix.num_unwritten
             _log.warning("%d blocks were not written within %.0f s", number, timeout_s)
         self.inbox.run_jobs(0.0)
+        self.grammars.close()
         if self.disk is not None:
             self.disk.close(max(0.0, deadline - time.monotonic()))
         self.batch.close()
@@ -135,6 +152,10 @@ def assemble_loaded(
     buffers = freed_buffers(time.monotonic)
     admission = _admission(config, loaded, caches, cache, buffers)
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
+    grammars = Grammars(
+        Vocabulary(Path(config.model_path), loaded.num_vocab),
+        tell=lambda event: inbox.post(lambda: emit([event])),
+    )
     prefix, disk = (cache.prefix, cache.tiers.disk) if cache else (None, None)
     keeper = Keeper(batch, prefix)
     pacer = Pacer(chunk, config.max_gap_s)
@@ -146,7 +167,7 @@ def assemble_loaded(
         scheduler,
         Flights(cache.keeping(config, chunk) if cache else None),
         admission=admission,
-        make_sampling=_sampling_of(loaded.num_vocab),
+        make_sampling=_sampling_of(loaded.num_vocab, grammars),
         gauge=gauge,
         prefill_chunk=chunk,
         num_vocab=loaded.num_vocab,
@@ -169,7 +190,7 @@ def assemble_loaded(
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
     warm_up_s = _warm_up(batch, served, cache=cache, pacer=pacer, admission=admission)
     gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes))
-    return Assembly(inbox, loop, batch, prefix, disk, admission, buffers)
+    return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars)
 
 
 def _batch(
@@ -240,10 +261,16 @@ def _gauge(
     )
 
 
-def _sampling_of(num_vocab: int) -> Callable[[Row], Sampling]:
+def _sampling_of(num_vocab: int, grammars: Grammars) -> Callable[[Row], Sampling]:
     def sampling(row: Row) -> Sampling:
+        params = row.request.sampling
         return make_sampling(
-            row.request.sampling, seed=row.seed, position=len(row.emitted), num_vocab=num_vocab
+            params,
+            seed=row.seed,
+            position=len(row.emitted),
+            num_vocab=num_vocab,
+            stops=row.request.stop,
+            constraint=grammars.begin(params.grammar, row.emitted) if params.grammar else None,
         )
 
     return sampling

@@ -80,7 +80,7 @@ class LocalEngine:
         if is_over:
             self._fail([request.id])
         else:
-            self._call(lambda assembly: assembly.loop.submit(request))
+            self._call(lambda assembly: assembly.submit(request))
 
     def _emit(self, events: Sequence[Event]) -> None:
         over = {e.request_id for e in events if isinstance(e, Finished | Failed)}
@@ -97,7 +97,7 @@ class LocalEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request within one step."""
-        self._call(lambda assembly: assembly.loop.abort(request_id))
+        self._call(lambda assembly: assembly.abort(request_id))
 
     def allow(self, limit_bytes: int) -> None:
         """Use at most so much of `engine.memory_limit` from the next step on."""

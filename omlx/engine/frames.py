@@ -21,6 +21,7 @@ from omlx.engine.request import (
     FailureCode,
     Finished,
     FinishReason,
+    Grammar,
     MemoryUse,
     Prefilled,
     RequestClass,
@@ -81,7 +82,7 @@ def request_from(frame: Frame) -> EngineRequest:
         id=r["id"],
         tokens=tuple(r["tokens"]),
         max_tokens=r["max_tokens"],
-        sampling=SamplingParams(**r["sampling"]),
+        sampling=_sampling(r["sampling"]),
         stop=tuple(tuple(s) for s in r["stop"]),
         head=r["head"],
         store=StorePolicy(r["store"]),
@@ -90,6 +91,15 @@ def request_from(frame: Frame) -> EngineRequest:
         tenant=r["tenant"],
         repetition_guard=r["repetition_guard"],
     )
+
+
+def _sampling(fields: Frame) -> SamplingParams:
+    grammar = fields["grammar"]
+    changed: Frame = {
+        "grammar": None if grammar is None else Grammar(**grammar),
+        "logit_bias": tuple((token, bias) for token, bias in fields["logit_bias"]),
+    }
+    return SamplingParams(**{**fields, **changed})
 
 
 def limit_frame(limit_bytes: int) -> Frame:
@@ -117,7 +127,8 @@ def events_from(frame: Frame) -> list[Event]:
 
 def _event(name: str, fields: Frame) -> Event:
     if name == "Token":
-        return Token(**fields)
+        top = tuple((token, logprob) for token, logprob in fields["top"])
+        return Token(fields["request_id"], fields["token"], fields["logprob"], top)
     if name == "Prefilled":
         return Prefilled(**fields)
     if name == "Admitted":

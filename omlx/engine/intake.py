@@ -14,7 +14,7 @@ from omlx.engine.batch import RowInput
 from omlx.engine.flights import Flights
 from omlx.engine.gauge import Gauge
 from omlx.engine.keeper import Keeper
-from omlx.engine.request import Admitted, EngineRequest, Event, FailureCode
+from omlx.engine.request import Admitted, EngineRequest, Event, FailureCode, SamplingParams
 from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, problem
 from omlx.engine.scheduler import Scheduler
@@ -160,7 +160,15 @@ def _problem(request: EngineRequest, num_vocab: int) -> str:
     known = (*request.tokens, *request.emitted)
     if not (min(known) >= 0 and max(known) < num_vocab):
         return f"a token id lies outside the vocabulary of {num_vocab}"
-    return problem(request.sampling)
+    return problem(request.sampling) or _token_problem(request.sampling, num_vocab)
+
+
+def _token_problem(params: SamplingParams, num_vocab: int) -> str:
+    if any(not 0 <= token < num_vocab for token, _ in params.logit_bias):
+        return f"a token of logit_bias lies outside the vocabulary of {num_vocab}"
+    if (params.logprobs or 0) > num_vocab:
+        return "logprobs is out of range"
+    return ""
 
 
 def _as_input(
@@ -174,7 +182,7 @@ def _as_input(
         caches=caches,
         max_tokens=row.max_tokens - len(row.emitted),
         sampling=sampling,
-        stop=row.request.stop,
+        stop=(*row.request.stop, *sampling.ends),
         emitted=tuple(row.emitted),
     )
 

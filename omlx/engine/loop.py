@@ -217,7 +217,7 @@ class EngineLoop:
             self._events.append(Started(row.id, row.start(self._clock())))
         row.emitted.append(t.token)
         if t.finish != "stop":
-            self._events.append(Token(row.id, t.token))
+            self._events.append(Token(row.id, t.token, t.logprob, t.top))
         if t.finish is not None:
             self._finish(row, FinishReason(t.finish))  # first: what follows may fail
         elif row.repetition.add(t.token):

@@ -12,8 +12,24 @@ from omlx.cache.policy import StorePolicy
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer has to look like; `text` is made by a function of omlx.engine.constrain.
+
+    With `after`, a text like "</think>", the answer is free up to it, but can't end before it.
+    """
+
+    text: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is chosen from the logits; temperature 0 is greedy."""
+    """How a token is chosen from the logits; temperature 0 is greedy.
+
+    `logit_bias` is added to the logits of tokens. A stop sequence of one token can't come before
+    `min_tokens` are there, unless `grammar` leaves nothing else. With `logprobs` each token comes
+    with its own and so many of the best: of the model's raw logits, before anything changes them.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -23,6 +39,10 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    grammar: Grammar | None = None
+    logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
 
 
 class RequestClass(Enum):
@@ -146,7 +166,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token; a stop token is never delivered."""
+    """One generated token; a stop token is never delivered.
+
+    `logprob` and the best tokens with theirs, best first, are there where they were asked for.
+    """
 
     request_id: str
     token: int

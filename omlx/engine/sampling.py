@@ -17,11 +17,13 @@ import mlx.core as mx
 from mlx_lm.sample_utils import greedy_sampler, make_logits_processors
 
 from omlx.engine.request import SamplingParams
+from omlx.engine.shaping import Constrains, Noter, Shape, biased, held_back
 
 _log = logging.getLogger("omlx.engine.sampling")
 _PENALTY_WINDOW = 1024  # tokens that a penalty looks back over
 _MIN_TEMPERATURE = 1e-4  # below it the draw is greedy, and 1 / temperature stays finite
 _MIN_TOP_P = 1e-6  # keeps the most probable token, as 0 must
+_MAX_BIAS = 100.0
 _MAX = 1e6  # of any other parameter
 _MIX = 0x9E3779B97F4A7C15  # odd constant of SplitMix64: spreads (seed, position) over 64 bits
 NOT_FINITE = -1  # no token, but an index that a model takes: it goes into the step that runs ahead
@@ -68,6 +70,13 @@ class Sampling:
     processors: tuple[Processor, ...]
     fault: Fault
     raw: RawLogits | None = None
+    shape: Shape | None = None
+
+    @property
+    def ends(self) -> tuple[tuple[int], ...]:
+        """Stop sequences beside the request's own: what ends an answer that is constrained."""
+        constraint = self.shape.constraint if self.shape else None
+        return tuple((token,) for token in constraint.eos_ids) if constraint else ()
 
     def blame(self) -> None:
         """A token was NOT_FINITE: it is a fault of the row if only its processors made it so."""
@@ -85,10 +94,15 @@ def problem(params: SamplingParams) -> str:
         "repetition_penalty": (1 / _MAX, _MAX),
         "presence_penalty": (-_MAX, _MAX),
         "frequency_penalty": (-_MAX, _MAX),
+        "min_tokens": (0.0, math.inf),
     }
     for name, (low, high) in ranges.items():
         if not low <= getattr(params, name) <= high:
             return f"{name} is out of range"
+    if params.logprobs is not None and params.logprobs < 0:
+        return "logprobs is out of range"
+    if any(not -_MAX_BIAS <= bias <= _MAX_BIAS for _, bias in params.logit_bias):
+        return f"a value of logit_bias is not between -{_MAX_BIAS:.0f} and {_MAX_BIAS:.0f}"
     return ""
 
 
@@ -187,6 +201,8 @@ def make_sampling(
     position: int,
     num_vocab: int,
     extra: Sequence[Processor] = (),
+    stops: Sequence[Sequence[int]] = (),
+    constraint: Constrains | None = None,
 ) -> Sampling:
     """What a row needs; `seed` is used where the request names none, `position` is how many tokens
     it has emitted before. Greedy rows share one sampler, so that a batch of them is one call."""
@@ -204,8 +220,19 @@ def make_sampling(
         frequency_penalty=params.frequency_penalty or None,
         frequency_context_size=_PENALTY_WINDOW,
     )
-    processors = tuple(_guard_processor(p, fault) for p in (*penalties, *extra))
+    own_extra: list[Processor] = []
+    if params.logit_bias:
+        own_extra.append(biased(params.logit_bias, num_vocab))
+    if params.min_tokens > position:
+        eos_ids = constraint.eos_ids if constraint else ()
+        ids = {s[0] for s in stops if len(s) == 1 and 0 <= s[0] < num_vocab}.union(eos_ids)
+        own_extra.append(held_back(sorted(ids), params.min_tokens - position, num_vocab))
+    processors = tuple(_guard_processor(p, fault) for p in (*penalties, *own_extra, *extra))
+    shape = None
+    if constraint is not None or params.logprobs is not None:
+        noter = None if params.logprobs is None else Noter(params.logprobs)
+        shape = Shape(constraint, noter, fault.record)
     if not processors:
-        return Sampling(sampler, (), fault)
+        return Sampling(sampler, (), fault, shape=shape)
     raw = RawLogits()
-    return Sampling(sampler, (raw.see, *processors), fault, raw)
+    return Sampling(sampler, (raw.see, *processors), fault, raw, shape)

@@ -11,6 +11,7 @@ import mlx.core as mx
 from omlx.engine.batch import RowInput, RowProgress, RowToken, Stop, pieces
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import NOT_FINITE
+from omlx.engine.shaping import noted, shaped
 
 _mx: Any = mx  # for calls that its stubs leave untyped
 
@@ -150,7 +151,8 @@ class _SoloRow:
     def _launch(self, token: mx.array) -> mx.array:
         """Begin to compute the token that follows `token`."""
         sampling = self._input.sampling
-        logits = self._model(token[None], cache=self.caches)[:, -1, :]
+        logits = shaped(self._model, token[None], self.caches, [sampling.shape])
+        logits = logits[:, -1, :]
         if sampling.processors:
             self._seen = mx.concatenate([self._seen, token])
             for process in sampling.processors:
@@ -168,7 +170,9 @@ class _SoloRow:
         self._num_decoded += 1
         finish = self._finish(token)
         final = self.caches if finish in ("stop", "length") else None
-        return RowToken(self._input.row_id, token, finish, final, self.num_cached)
+        logprob, top = noted(self._input.sampling.shape)
+        row_id, num_cached = self._input.row_id, self.num_cached
+        return RowToken(row_id, token, finish, final, num_cached, logprob, top)
 
     def _finish(self, token: int) -> str | None:
         if token == NOT_FINITE:

@@ -33,8 +33,11 @@ from omlx.server.errors import (
     status_of,
 )
 from omlx.server.generation import Dialect
+from omlx.server.kept import KeptRoutes
 from omlx.server.openai import models as openai_models
 from omlx.server.openai.chat import Chat
+from omlx.server.openai.completions import Completions
+from omlx.server.openai.responses import Responses
 from omlx.server.prompt import find_model
 from omlx.server.respond import Responder
 from omlx.server.service import Service
@@ -79,13 +82,25 @@ def build_app(service: Service) -> App:
     untyped.register_middleware(routes.check, "request")
     untyped.register_middleware(_add_request_id, "response")
     responder = Responder(service)
-    for path, dialect in (("/v1/chat/completions", Chat()), ("/v1/messages", Messages())):
+    responses = Responses()
+    dialects: dict[str, Dialect] = {
+        "/v1/chat/completions": Chat(),
+        "/v1/completions": Completions(),
+        "/v1/messages": Messages(),
+        "/v1/responses": responses,
+    }
+    for path, dialect in dialects.items():
         name = path.removeprefix("/v1/").replace("/", "_")
         # As a "stream", so that the checks come before the body is read.
         app.add_route(
             _generation(responder, dialect), path, methods=["POST"], name=name, stream=True
         )
     app.add_route(_counting(responder), "/v1/messages/count_tokens", methods=["POST"], stream=True)
+    kept = KeptRoutes(responses.store)
+    one_response = "/v1/responses/<response_id:str>"
+    app.add_route(kept.show, one_response, methods=["GET"])
+    app.add_route(kept.forget, one_response, methods=["DELETE"])
+    app.add_route(kept.items, f"{one_response}/input_items", methods=["GET"])
     app.add_route(routes.models, "/v1/models", methods=_READ)
     app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
     app.add_route(

@@ -16,10 +16,14 @@ Heard = list[tuple[int, Piece]]
 
 
 class Choices:
-    """Sessions as one context: leaving it early aborts those that have not ended."""
+    """Sessions as one context: leaving it early aborts those that have not ended.
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
-        assert sessions, "a request has an answer"
+    With several prompts, the answers to each follow each other.
+    """
+
+    def __init__(self, sessions: Sequence[Session], num_prompts: int = 1) -> None:
+        assert sessions and len(sessions) % num_prompts == 0, "a prompt has an answer"
+        self._each = len(sessions) // num_prompts
         self._sessions = sessions
         self._open = set(range(len(sessions)))
         self._waiting: dict[asyncio.Task[list[Piece]], int] = {}
@@ -50,11 +54,12 @@ class Choices:
 
     @property
     def usage(self) -> Usage:
-        """The prompt once, and the tokens of all answers."""
+        """Each prompt once, and the tokens of all answers."""
         usages = [session.course.usage for session in self._sessions]
+        firsts = usages[:: self._each]
         return Usage(
-            usages[0].prompt,
-            usages[0].cached,
+            sum(usage.prompt for usage in firsts),
+            sum(usage.cached for usage in firsts),
             sum(usage.completion for usage in usages),
             sum(usage.reasoning for usage in usages),
         )
@@ -68,7 +73,9 @@ class Choices:
             heard = [(0, piece) for piece in await self._sessions[0].next(timeout_s)]
         else:
             heard = await self._next_of_any(timeout_s)
-        self._open -= {choice for choice, piece in heard if isinstance(piece, Ended)}
+        for choice, piece in heard:
+            if isinstance(piece, Ended):
+                self._open.discard(choice)
         return heard
 
     async def _next_of_any(self, timeout_s: float | None) -> Heard:

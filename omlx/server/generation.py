@@ -16,6 +16,8 @@ from omlx.server.parse.said import Reasoning, Said, Score, Text
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 _LARGEST = 2**53
+# What a plain completion goes on from: text, or token ids.
+Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ class Generation:
     num_choices: int = 1
     # How many of the most probable tokens are told of each; None: nothing is.
     logprobs: int | None = None
-    prompt: str | Sequence[int] | None = None
+    prompt: Prompt | None = None
+    # More of these, each with as many answers; `num_choices` counts those of all.
+    more_prompts: Sequence[Prompt] = ()
     is_echo: bool = False
     # How urgent it is, where the body says so.
     request_class: RequestClass | None = None
@@ -121,6 +125,13 @@ class Generation:
     places: Sequence[int] = ()
     # Where the body's system has each text of it that is used; the same.
     system_places: Sequence[int] = ()
+    # What the dialect that made this needs for the reply; nobody else looks at it.
+    own: object = None
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts there are; the answers to each follow each other."""
+        return 1 + len(self.more_prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,8 @@ class About:
     tenant: str = ""
     # Of what computes the answers: the same where the same seed gives the same answer.
     fingerprint: str | None = None
+    # The text of each prompt, where an answer repeats it.
+    prompts: Sequence[str] = ()
 
 
 class Reply(Protocol):

@@ -14,7 +14,7 @@ from omlx.models.names import Named
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
-from omlx.server.generation import Choice, Dialect, Generation, Wishes
+from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
@@ -26,6 +26,16 @@ from omlx.storage.entry import PartKind, Span
 _UNKNOWN_WINDOW_BUDGET = 32768
 # top_p 0 means the most probable token only; engines take 0 for "off".
 _SMALLEST_TOP_P = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt as text and tokens, what its parts became, and how long its answer may be."""
+
+    text: str
+    tokens: tuple[int, ...]
+    spans: tuple[Span, ...]
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class Prepared:
     speech_form: SpeechForm = field(default_factory=SpeechForm)
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
+    prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
 
     @property
     def request(self) -> EngineRequest:
@@ -74,10 +85,19 @@ class Prepared:
         return f"\n{marks.closes[0]}\n\n" if marks else ""
 
     def another(self, number: int) -> "Prepared":
-        """The same request for its answer `number`, which a seed must not make the same."""
+        """The same request for its answer `number`, which a seed must not make the same.
+
+        With several prompts, the answers to each follow each other.
+        """
         seed = self.sampling.seed
+        at, number = divmod(number, self.generation.num_choices // self.generation.num_prompts)
         changed = None if seed is None else (seed + number) % 2**63
-        return replace(self, sampling=replace(self.sampling, seed=changed))
+        made = replace(self, sampling=replace(self.sampling, seed=changed))
+        if at == 0:
+            return made
+        own = self.prompts[at]
+        kept = None if self.prompt is None else own.text
+        return replace(made, tokens=own.tokens, max_tokens=own.max_tokens, prompt=kept)
 
     @property
     def tools(self) -> Sequence[Message]:
@@ -86,15 +106,6 @@ class Prepared:
         if generation.tool_choice.kind is Choice.NONE:
             return ()
         return [*generation.tools, *generation.later_tools]
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A prompt as text and tokens, and what its parts became."""
-
-    text: str
-    tokens: tuple[int, ...]
-    spans: tuple[Span, ...]
 
 
 def prepare(
@@ -112,17 +123,22 @@ def prepare(
     settings = context.model_settings(named.id)
     text = with_variables(context.texts(entry), settings, generation)
     form = _form(context, text, settings, generation)
-    encoded = encode(text, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
+    all_encoded = [encode(text, generation)]
+    all_encoded += [_plain(text, prompt) for prompt in generation.more_prompts]
+    prompts = tuple(
+        replace(one, max_tokens=_budget(len(one.tokens), window, asked)) for one in all_encoded
+    )
+    encoded = prompts[0]
     return Prepared(
         generation,
         entry.id,
         text,
         encoded.tokens,
-        _budget(len(encoded.tokens), window, asked),
+        encoded.max_tokens,
         _sampling(generation.wishes, settings.sampling),
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
@@ -134,6 +150,19 @@ def prepare(
         speech_form=form,
         is_thinking=form.opens_thinking(encoded.text),
         thinking_budget=generation.thinking.budget,
+        prompts=prompts,
+    )
+
+
+def _form(text: ModelText, settings: ModelSettings, generation: Generation) -> SpeechForm:
+    """How the answer is split; one that goes on from a plain prompt isn't."""
+    if generation.prompt is not None:
+        return SpeechForm()
+    return choose_form(
+        text.template,
+        lambda mark: text.token_id(mark) is not None,
+        tools=settings.parser.tools,
+        reasoning=settings.parser.reasoning,
     )
 
 
@@ -184,11 +213,16 @@ def _form(
     return form.without_calls() if is_plain else form
 
 
-def _plain(text: ModelText, prompt: str | Sequence[int]) -> Encoded:
+def _plain(text: ModelText, prompt: Prompt) -> Encoded:
     """A prompt that no template makes: text, or token ids."""
+    tokens = text.encode(prompt) if isinstance(prompt, str) else prompt
+    if not tokens:
+        raise bad_field("$.prompt", "Must hold at least one token")
     if isinstance(prompt, str):
-        return Encoded(prompt, tuple(text.encode(prompt)), ())
-    return Encoded(text.spell(prompt), tuple(prompt), ())
+        return Encoded(prompt, tuple(tokens), ())
+    if not all(token >= 0 and text.token_bytes(token) for token in set(prompt)):
+        raise bad_field("$.prompt", "Must hold ids of the model's tokens only")
+    return Encoded(text.spell(prompt), tuple(tokens), ())
 
 
 def _parts(text: ModelText, generation: Generation, prompt: str) -> list[CharSpan]:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from omlx.server.choices import Choices, Heard
 from omlx.server.errors import ApiError, internal, log_level, unavailable
-from omlx.server.generation import About, Began, Dialect, Ended, Piece, Progress, Reply
+from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
 from omlx.server.handling import handling
 from omlx.server.recorder import caller
 from omlx.server.service import Service
@@ -64,9 +64,11 @@ class Responder:
             int(context.wall()),
             generation,
             who.tenant,
+            prompts=[one.text for one in prepared.prompts] if generation.is_echo else (),
         )
         reply = dialect.reply(about)
-        choices = Choices(service.open_all(prepared, identity, arrived, who))
+        sessions = service.open_all(prepared, identity, arrived, who)
+        choices = Choices(sessions, generation.num_prompts)
         if not generation.is_stream:
             with choices:
                 return await _collect(choices, reply)
@@ -130,14 +132,23 @@ async def _pump(
     is_begun, is_silent = False, False
     progress: Progress | None = None
     while True:
-        out = b""
+        parts: list[bytes] = []
         if not is_begun and (heard or is_silent):
             is_begun = True
-            out += reply.begin(choices.usage)
-        progress = next((p for _, p in reversed(heard) if isinstance(p, Progress)), progress)
-        out += b"".join(_written(piece, choice, reply) for choice, piece in heard)
+            parts.append(reply.begin(choices.usage))
+        for choice, piece in heard:
+            match piece:
+                case Began():
+                    pass
+                case Progress():
+                    progress = piece
+                case Ended():
+                    parts.append(reply.ended(piece, choice))
+                case _:
+                    parts.append(reply.said(piece, choice))
         if not choices.num_open:
-            out += reply.end(choices.usage)
+            parts.append(reply.end(choices.usage))
+        out = b"".join(parts)
         if not out and is_silent:
             out = reply.keepalive(progress)
         if out:
@@ -146,13 +157,3 @@ async def _pump(
             return
         heard = await choices.next(patience.of(is_begun=is_begun))
         is_silent = not heard
-
-
-def _written(piece: Piece, choice: int, reply: Reply) -> bytes:
-    match piece:
-        case Began() | Progress():
-            return b""
-        case Ended():
-            return reply.ended(piece, choice)
-        case _:
-            return reply.said(piece, choice)

@@ -187,24 +187,24 @@ class Session:
 
         The last piece of an answer is Ended. ApiError if the request fails.
         """
+        until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         pieces: list[Piece] = []
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not pieces and self._failure is None:
-                    self._take(await self._inbox.get(), pieces)
-        except TimeoutError:
-            return []
-        while not self._inbox.empty() and not self._has_last(pieces):
-            self._take(self._inbox.get_nowait(), pieces)
-        if not pieces and self._failure is not None:
-            raise self._failure
+        while not pieces:
+            if self._failure is not None:
+                raise self._failure
+            if not await self._inbox.wait(until):
+                return []
+            while self._inbox.qsize() and not self._has_last(pieces):
+                self._take(self._inbox.take(), pieces)
         return _joined(pieces)
 
     def _has_last(self, pieces: list[Piece]) -> bool:
-        return self._failure is not None or isinstance(pieces[-1], Ended)
+        return self._failure is not None or (bool(pieces) and isinstance(pieces[-1], Ended))
 
     def _take(self, event: Event | Stopping, pieces: list[Piece]) -> None:
         match event:
+            case Token():
+                self._take_token(event, pieces)
             case Admitted() if self.course.admitted is None:
                 self.course.admitted = self._clock()
                 self.course.cached_memory = event.cached_memory
@@ -219,8 +219,6 @@ class Session:
                 pieces.append(Progress(event.done, event.total))
             case Started():
                 self.course.stats = self.course.stats or event.stats
-            case Token():
-                self._take_token(event, pieces)
             case Finished():
                 self._is_over = True
                 self._finish(event, pieces)
@@ -299,6 +297,8 @@ def _transcript(prepared: Prepared) -> Transcript:
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
     """The same pieces, with neighbours of a kind as one: one write for what came in one step."""
+    if len(pieces) < 2:
+        return pieces
     joined: list[Piece] = []
     for piece in pieces:
         last = joined[-1] if joined else None

@@ -72,14 +72,17 @@ class Transcript:
         return self._noted(self._parser.add(text)) if text else []
 
     def _noted(self, said: list[Said]) -> list[Said]:
-        if said:
-            self.is_thinking = isinstance(said[-1], Reasoning)
-            self.has_calls = self.has_calls or any(isinstance(part, CallBegan) for part in said)
+        for part in said:
+            self.is_thinking = isinstance(part, Reasoning)
+            if isinstance(part, CallBegan):
+                self.has_calls = True
+        if not self._scores:
+            return said
         return [self._scored(part) if isinstance(part, Text) else part for part in said]
 
     def _scored(self, part: Text) -> Text:
         """The text with the scores of the tokens that begin in it; earlier ones are dropped."""
-        if not self._scores or part.at < 0:
+        if part.at < 0:
             return part
         found: list[Score] = []
         while self._scores and self._scores[0][0] < part.at + len(part.text):

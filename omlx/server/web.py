@@ -42,6 +42,12 @@ def address_of(request: Request) -> str:
     return str(request.ip or "")
 
 
+def query_of(request: Request) -> Mapping[str, str]:
+    """The first value of each parameter behind the path."""
+    args = cast(Mapping[str, list[str]], cast(Any, request).args)
+    return {name: values[0] for name, values in args.items() if values}
+
+
 def flavor(request: Request) -> Flavor:
     """The dialect in which the client expects errors."""
     return flavor_of(request.path, headers_of(request))

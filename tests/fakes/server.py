@@ -129,6 +129,14 @@ class Running:
         body = {"model": "fake", "max_tokens": 100, "messages": messages, **fields}
         return self.http.post("/v1/messages", json=body)
 
+    def respond(self, given="hi", **fields):
+        """POST a response."""
+        return self.http.post("/v1/responses", json={"model": "fake", "input": given, **fields})
+
+    def complete(self, prompt="hi", **fields):
+        """POST a completion."""
+        return self.http.post("/v1/completions", json={"model": "fake", "prompt": prompt, **fields})
+
 
 @contextmanager
 def running(plan: Plan | None = None) -> Iterator[Running]:

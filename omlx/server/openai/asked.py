@@ -4,9 +4,11 @@ Knows nothing about messages or answers.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
+from omlx.engine.request import RequestClass
 from omlx.server.body import decode_part
 from omlx.server.context import Message
 from omlx.server.errors import bad_field, unsupported
@@ -15,6 +17,7 @@ from omlx.server.openai import types
 
 _MOST_BIASED = 1024
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_TIERS = MappingProxyType({"priority": RequestClass.INTERACTIVE, "flex": RequestClass.BATCH})
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -109,6 +112,19 @@ def thinking(request: types.ChatRequest) -> Thinking:
     if budget is None and switch is not None:
         budget = whole(switch.budget_tokens, "$.thinking.budget_tokens", low=0)
     return Thinking(is_on, budget=budget, effort=None if effort == "none" else effort)
+
+
+def thinking_by_effort(effort: str | None, param: str) -> Thinking:
+    """How much to think, where that is all that a client says about it."""
+    if effort is not None and effort not in _EFFORTS:
+        raise bad_field(param, f"Must be one of {', '.join(_EFFORTS)}")
+    is_none = effort == "none"
+    return Thinking(False if is_none else None, effort=None if is_none else effort)
+
+
+def request_class(tier: str | None) -> RequestClass | None:
+    """How urgent a request is by its `service_tier`, where that says so."""
+    return _TIERS.get(tier or "")
 
 
 def variables(wanted: Mapping[str, msgspec.Raw] | None) -> dict[str, object]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from omlx.engine.request import RequestClass
 from omlx.server.body import decode
 from omlx.server.context import Message
 from omlx.server.errors import Flavor, bad_field, unsupported
@@ -28,7 +27,6 @@ from omlx.server.openai import asked, types
 from omlx.server.openai.chat_reply import ChatReply
 
 _DECODER = msgspec.json.Decoder(types.ChatRequest)
-_TIERS = {"priority": RequestClass.INTERACTIVE, "flex": RequestClass.BATCH}
 MOST_CHOICES = 16
 _MOST_LOGPROBS = 20
 
@@ -51,7 +49,7 @@ class Chat:
         return Generation(
             model=request.model,
             messages=_messages(request.messages, request.model),
-            request_class=_TIERS.get(request.service_tier or ""),
+            request_class=asked.request_class(request.service_tier),
             tools=tools,
             tool_choice=asked.tool_choice(
                 request.tool_choice, names, is_parallel=request.parallel_tool_calls is not False
@@ -137,7 +135,7 @@ def _message(message: types.Message, param: str, model: str, called: dict[str, s
 
 
 def _said_before(message: types.AssistantMessage, param: str) -> Message:
-    if message.function_call:
+    if bytes(message.function_call) != b"null":
         raise unsupported(f"{param}.function_call", "Function calling other than by `tool_calls`")
     reasoning = message.reasoning_content or message.reasoning
     more: dict[str, object] = {"reasoning_content": reasoning} if reasoning else {}
@@ -180,7 +178,7 @@ def text_content(value: types.Content, param: str, model: str) -> str | list[dic
     return content(texts)
 
 
-def wishes(request: types.ChatRequest) -> Wishes:
+def wishes(request: types.ChatRequest | types.CompletionRequest) -> Wishes:
     """What a body says about sampling."""
     if request.max_completion_tokens is not None:
         limit, limit_param = request.max_completion_tokens, "$.max_completion_tokens"

@@ -73,7 +73,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
 
     content: Content = None
     tool_calls: list[ToolCall] | None = None
-    function_call: msgspec.Raw | None = None
+    function_call: msgspec.Raw = msgspec.Raw(b"null")
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -191,3 +191,31 @@ class ChatRequest(msgspec.Struct):
     thinking_budget: Number | None = None
     thinking: ThinkingSwitch | None = None
     chat_template_kwargs: dict[str, msgspec.Raw] | None = None
+
+
+class CompletionRequest(msgspec.Struct):
+    """The body of POST /v1/completions."""
+
+    model: str
+    prompt: str | list[str | int | list[int]]
+    max_tokens: Number | None = None
+    max_completion_tokens: Number | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Number | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    seed: Number | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Number | None = None
+    best_of: Number | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Number | None = None
+    logit_bias: dict[str, Number] | None = None
+    min_tokens: Number | None = None
+    service_tier: str | None = None

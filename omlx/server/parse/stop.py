@@ -21,6 +21,8 @@ class StopStrings:
 
     def add(self, text: str) -> str:
         """Take more text, return what is certain; nothing comes after a match (mutates)."""
+        if not self._stops:
+            return text
         if self.matched is not None:
             return ""
         self._held += text

@@ -8,8 +8,9 @@ import pytest
 from omlx.engine.request import FinishReason
 from omlx.server.anthropic.messages import MessageReply, Messages
 from omlx.server.errors import ApiError, unavailable
-from omlx.server.generation import Ended, Usage, Wishes
+from omlx.server.generation import About, Answer, Ended, Generation, Progress, Usage, Wishes
 from omlx.server.openai.chat import Chat, ChatReply
+from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Reasoning, Text
 from tests.unit.server import strict
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "sse"
@@ -111,8 +112,8 @@ IGNORED_OPENAI = {
     "store": False,
     "service_tier": "auto",
     "parallel_tool_calls": True,
-    "reasoning_effort": "low",
-    "tool_choice": "none",
+    "reasoning_effort": None,
+    "tool_choice": "auto",
     "tools": [],
     "functions": None,
     "n": 1,
@@ -125,9 +126,8 @@ IGNORED_OPENAI = {
 }
 IGNORED_ANTHROPIC = {
     "metadata": {"user_id": "{}"},
-    "thinking": {"type": "enabled", "budget_tokens": 32000},
     "context_management": {"edits": []},
-    "output_config": {"effort": "high"},
+    "output_config": {},
     "service_tier": "auto",
     "tools": [],
     "tool_choice": {"type": "auto"},
@@ -189,15 +189,9 @@ def test_top_k_minus_one_is_off():
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 REFUSED = [
-    (chat, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "$.tools"),
+    (chat, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "$.tools[0].type"),
+    (chat, {"tool_choice": {"type": "allowed_tools"}}, "$.tool_choice"),
     (chat, {"functions": [{"name": "f"}]}, "$.functions"),
-    (chat, {"n": 2}, "$.n"),
-    (chat, {"n": 0}, "$.n"),
-    (chat, {"logprobs": True}, "$.logprobs"),
-    (chat, {"top_logprobs": 5}, "$.top_logprobs"),
-    (chat, {"logit_bias": {"1": 5}}, "$.logit_bias"),
-    (chat, {"response_format": {"type": "json_object"}}, "$.response_format.type"),
-    (chat, {"response_format": {"type": "bogus"}}, "$.response_format.type"),
     (chat, {"modalities": ["text", "audio"]}, "$.modalities"),
     (
         chat,
@@ -206,15 +200,9 @@ REFUSED = [
     ),
     (
         chat,
-        {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]},
-        "$.messages[1].tool_calls",
+        {"messages": [USER, {"role": "assistant", "function_call": CALL["function"]}]},
+        "$.messages[1].function_call",
     ),
-    (
-        chat,
-        {"messages": [USER, {"role": "tool", "tool_call_id": "c", "content": "x"}]},
-        "$.messages[1].role",
-    ),
-    (messages, {"tools": [{"name": "f", "input_schema": {}}]}, "$.tools"),
     (
         messages,
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
@@ -222,8 +210,15 @@ REFUSED = [
     ),
     (
         messages,
-        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
-        "$.messages[0].content[0].type",
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "content": [{"type": "image"}]}],
+                }
+            ]
+        },
+        "$.messages[0].content[0].content[0].type",
     ),
 ]
 
@@ -242,7 +237,42 @@ def test_the_refusal_of_an_image_names_the_model():
     assert "text-only" in error.message
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 WRONG = [
+    (chat, {"n": 0}, "$.n"),
+    (chat, {"n": 17}, "$.n"),
+    (chat, {"best_of": 3}, "$.best_of"),
+    (chat, {"top_logprobs": 5}, "$.top_logprobs"),
+    (chat, {"logprobs": True, "top_logprobs": 21}, "$.top_logprobs"),
+    (chat, {"logprobs": 5}, "$.logprobs"),
+    (chat, {"logit_bias": {"x": 5}}, "$.logit_bias"),
+    (chat, {"logit_bias": {"1": 101}}, "$.logit_bias.1"),
+    (chat, {"response_format": {"type": "bogus"}}, "$.response_format.type"),
+    (chat, {"response_format": {"type": "json_schema"}}, "$.response_format.json_schema.schema"),
+    (chat, {"structured_outputs": {}}, "$.structured_outputs"),
+    (chat, {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "$.structured_outputs"),
+    (chat, {"structured_outputs": {"choice": []}}, "$.structured_outputs.choice"),
+    (chat, {"structured_outputs": {"json": "{"}}, "$.structured_outputs.json"),
+    (chat, {"tools": [{"type": "function"}]}, "$.tools[0].function"),
+    (chat, {"tools": [{"type": "function", "function": {"name": 3}}]}, "$.tools[0].function.name"),
+    (chat, {"tools": [TOOL], "tool_choice": "maybe"}, "$.tool_choice"),
+    (chat, {"tool_choice": "required"}, "$.tool_choice"),
+    (
+        chat,
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "$.tool_choice",
+    ),
+    (chat, {"reasoning_effort": "very"}, "$.reasoning_effort"),
+    (chat, {"chat_template_kwargs": {"messages": []}}, "$.chat_template_kwargs"),
+    (chat, {"min_tokens": -1}, "$.min_tokens"),
+    (messages, {"tool_choice": {"type": "maybe"}}, "$.tool_choice.type"),
+    (messages, {"tool_choice": {"type": "any"}}, "$.tool_choice.type"),
+    (messages, {"tool_choice": {"type": "tool", "name": "f"}}, "$.tool_choice.name"),
+    (messages, {"tools": [{"input_schema": {}}]}, "$.tools[0].name"),
+    (messages, {"tools": [{"name": "f", "input_schema": 3}]}, "$.tools[0].input_schema"),
+    (messages, {"thinking": {"type": "maybe"}}, "$.thinking.type"),
+    (messages, {"output_config": {"format": {"type": "xml"}}}, "$.output_config.format.type"),
     (chat, {"messages": []}, "$.messages"),
     (chat, {"messages": "hi"}, "$.messages"),
     (chat, {"messages": [{"role": "usr", "content": "a"}]}, "$.messages[0].role"),
@@ -314,33 +344,54 @@ def test_numbers_that_are_none(number):
 
 
 def transcript(reply) -> bytes:
-    """A stream with everything in it: a wait, text that needs escapes, the end, an error."""
-    before, after = Usage(20), Usage(20, 16, 3)
+    """A stream with everything in it: a wait, thoughts, text that needs escapes, calls, the end."""
+    before, after = Usage(20), Usage(20, 16, 9, 2)
+    said = [
+        Reasoning("hm"),
+        Text("Pa"),
+        Text('"ris"\n\\ é 😀 </s>'),
+        CallBegan(0, "ls"),
+        CallArguments(0, '{"path": '),
+        CallArguments(0, '"a b"}'),
+        CallEnded(0),
+        CallBegan(1, "pwd"),
+        CallArguments(1, "{}"),
+        CallEnded(1),
+    ]
     parts = [
         reply.head(),
-        reply.keepalive(),
+        reply.keepalive(None),
         reply.begin(before),
-        reply.text("Pa"),
-        reply.text('"ris"\n\\ é 😀 </s>'),
-        reply.keepalive(),
-        reply.end(Ended(FinishReason.STOP), after),
+        *(reply.said(part, 0) for part in said),
+        reply.keepalive(Progress(5, 20)),
+        reply.ended(Ended(FinishReason.STOP, has_calls=True), 0),
+        reply.end(after),
     ]
     return b"".join(parts)
 
 
-def chat_reply(*, wants_usage=True):
-    return ChatReply("0123", "m", 1700000000, wants_usage=wants_usage)
+def about(dialect="chat", **fields):
+    known = {"wants_usage": True, **fields}
+    return About("0123", "m", 1700000000, Generation("m", [], **known))
+
+
+def chat_reply(**fields):
+    return ChatReply(about(**fields))
+
+
+def message_reply():
+    return MessageReply(about())
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("chat.txt", lambda: transcript(chat_reply())),
-        ("messages.txt", lambda: transcript(MessageReply("0123", "m"))),
+        ("messages.txt", lambda: transcript(message_reply())),
         ("chat_error.txt", lambda: chat_reply().error(unavailable("The server is stopping"))),
         (
             "messages_error.txt",
-            lambda: MessageReply("0123", "m").error(unavailable("The server is stopping")),
+            lambda: message_reply().error(unavailable("The server is stopping")),
         ),
     ],
 )
@@ -354,40 +405,75 @@ def test_chunks_are_what_the_sdk_knows():
     assert text == 'Pa"ris"\n\\ é 😀 </s>'
 
 
+def test_case_a8_calls_have_indices_and_names_of_their_own():
+    """The id and the name come once, with the first delta of each."""
+    chunks = strict.chunks(transcript(chat_reply()).decode())
+    deltas = [
+        c for chunk in chunks if chunk.choices for c in chunk.choices[0].delta.tool_calls or ()
+    ]
+    assert [delta.index for delta in deltas] == [0, 0, 0, 1, 1]
+    assert [bool(delta.id) for delta in deltas] == [True, False, False, True, False]
+    assert [delta.function.name for delta in deltas] == ["ls", None, None, "pwd", None]
+    assert deltas[0].id != deltas[3].id
+    assert "".join(d.function.arguments for d in deltas[:3]) == '{"path": "a b"}'
+    assert chunks[-2].choices[0].finish_reason == "tool_calls"
+
+
 def test_usage_is_one_chunk_without_choices_after_the_finish_reason():
     """K8"""
     *_, finish, usage = strict.chunks(transcript(chat_reply()).decode())
-    assert finish.choices[0].finish_reason == "stop"
+    assert finish.choices[0].finish_reason == "tool_calls"
     assert finish.usage is None
     assert usage.choices == []
-    assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (20, 3)
+    assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (20, 9)
     assert usage.usage.prompt_tokens_details.cached_tokens == 16
+    assert usage.usage.completion_tokens_details.reasoning_tokens == 2
     without = strict.chunks(transcript(chat_reply(wants_usage=False)).decode())
-    assert without[-1].choices[0].finish_reason == "stop"
+    assert without[-1].choices[0].finish_reason == "tool_calls"
     assert all(chunk.usage is None for chunk in without)
 
 
-def test_events_are_what_the_sdk_knows():
-    events = strict.events(transcript(MessageReply("0123", "m")).decode())
-    assert [event.type for event in events] == [
-        "message_start",
-        "content_block_start",
-        "content_block_delta",
-        "content_block_delta",
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
+def test_case_a7_events_are_what_the_sdk_knows():
+    """Blocks in order, each begun once and ended; input comes in deltas only; thoughts signed."""
+    events = strict.events(transcript(message_reply()).decode())
+    kinds = [(event.type, getattr(event, "index", None)) for event in events]
+    assert kinds == [
+        ("message_start", None),
+        *[("content_block_" + kind, 0) for kind in ("start", "delta", "delta", "stop")],
+        *[("content_block_" + kind, 1) for kind in ("start", "delta", "delta", "stop")],
+        *[("content_block_" + kind, 2) for kind in ("start", "delta", "delta", "stop")],
+        *[("content_block_" + kind, 3) for kind in ("start", "delta", "stop")],
+        ("message_delta", None),
+        ("message_stop", None),
     ]
+    assert events[3].delta.type == "signature_delta" and events[3].delta.signature
+    starts = [event.content_block for event in events if event.type == "content_block_start"]
+    assert [block.type for block in starts] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block.input for block in starts[2:]] == [{}, {}]
     assert events[0].message.usage.output_tokens == 0
+    assert events[-2].delta.stop_reason == "tool_use"
     usage = events[-2].usage
-    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (4, 16, 3)
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (4, 16, 9)
+
+
+def answer(*parts, ended):
+    return [Answer(parts, ended)]
 
 
 def test_an_answer_without_text_has_no_block():
-    reply = MessageReply("0123", "m")
-    end = reply.end(Ended(FinishReason.LENGTH), Usage(1)).decode()
+    """A4: nor has one that thinking was cut in."""
+    reply = message_reply()
+    cut = Ended(FinishReason.LENGTH)
+    end = (reply.ended(cut, 0) + reply.end(Usage(1))).decode()
     assert [event.type for event in strict.events(end)] == ["message_delta", "message_stop"]
-    assert strict.message(reply.whole("", Ended(FinishReason.STOP), Usage(1))).content == []
+    whole = message_reply().whole(answer(ended=Ended(FinishReason.STOP)), Usage(1))
+    assert strict.message(whole).content == []
+    thought = answer(Reasoning("hm"), ended=cut)
+    message = strict.message(message_reply().whole(thought, Usage(1, 0, 5, 5)))
+    assert [block.type for block in message.content] == ["thinking"]
+    choice = strict.completion(chat_reply().whole(thought, Usage(1, 0, 5, 5))).choices[0]
+    assert (choice.message.content, choice.message.reasoning_content) == ("", "hm")
+    assert choice.finish_reason == "length"
 
 
 @pytest.mark.parametrize(
@@ -396,13 +482,17 @@ def test_an_answer_without_text_has_no_block():
         (Ended(FinishReason.STOP), "stop", "end_turn", None),
         (Ended(FinishReason.LENGTH), "length", "max_tokens", None),
         (Ended(FinishReason.STOP, "END"), "stop", "stop_sequence", "END"),
+        (Ended(FinishReason.STOP, has_calls=True), "tool_calls", "tool_use", None),
+        (Ended(FinishReason.LENGTH, has_calls=True), "length", "max_tokens", None),
     ],
 )
 def test_reasons(ended, openai, anthropic, sequence):
+    """K21"""
     usage = Usage(20, 16, 3)
-    completion = strict.completion(chat_reply().whole("x", ended, usage))
+    said = answer(Text("x"), ended=ended)
+    completion = strict.completion(chat_reply().whole(said, usage))
     assert completion.choices[0].finish_reason == openai
     assert completion.usage.total_tokens == 23
-    message = strict.message(MessageReply("0123", "m").whole("x", ended, usage))
+    message = strict.message(message_reply().whole(said, usage))
     assert (message.stop_reason, message.stop_sequence) == (anthropic, sequence)
     assert message.usage.input_tokens + message.usage.cache_read_input_tokens == 20

@@ -77,7 +77,7 @@ def test_openai_errors(served, openai_client):
         create(model="fake", messages=[{"role": "user", "content": "x" * 2000}])
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
-        create(model="fake", messages=MESSAGES, n=2)
+        create(model="fake", messages=MESSAGES, n=20)
     assert caught.value.param == "$.n"
     with pytest.raises(openai.NotFoundError):
         create(model="other", messages=MESSAGES)
