@@ -18,11 +18,13 @@ _SHORTAGES = ("allocate", "out of memory", "insufficient memory", "outofmemory",
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of a model: its weights, what a row needs for each token, and what it needs at all."""
+    """Bytes of a model: its weights, what a row needs for each token, and what it needs at all;
+    `twice` is the part of a row's state that is there twice while the row joins a batch."""
 
     weights: int = 0
     token: int = 0
     row: int = 0
+    twice: float = 0.0
 
 
 def nothing_held() -> int:
@@ -62,7 +64,7 @@ class Admission:
         self._held = held
         self._release = release
         self._clear = clear
-        self._peaks: dict[int, float] = {}
+        self._peaks: dict[int, tuple[float, int]] = {}
 
     @property
     def least_bytes(self) -> int:
@@ -97,7 +99,8 @@ class Admission:
             return 0
         longest = max(lengths) + _STEP
         longest += -longest % _STEP
-        return len(lengths) * (self._sizes.row + self._sizes.token * longest)
+        one = self._sizes.row + self._sizes.token * longest
+        return len(lengths) * one + int(self._sizes.twice * one)
 
     def _need(self, lengths: Sequence[int], room: int) -> int:
         return self._sizes.weights + self.rows_bytes(lengths) + self._scratch(room)
@@ -106,8 +109,8 @@ class Admission:
         """What a step of so many prompt tokens needs beside the state, as far as it was seen."""
         if not self._peaks:
             return 0
-        nearest = min(self._peaks, key=lambda known: abs(known - room))
-        return int(self._peaks[nearest] * room / nearest)
+        smaller = [size for size in self._peaks if size <= room] or [min(self._peaks)]
+        return int(max(self._peaks[size][0] * room / size for size in smaller))
 
     def fits(self, lengths: Sequence[int]) -> bool:
         """Whether rows of so many tokens can be in work together; the cache makes way for them
@@ -143,16 +146,23 @@ class Admission:
 
     def room(self, lengths: Sequence[int], room: int) -> int:
         """How many prompt tokens of `room` a step can compute beside rows of so many tokens."""
-        while room // 2 >= _LEAST_ROOM and self._need(lengths, room) > self._limit_now:
+        while room // 2 >= _LEAST_ROOM and (
+            self._is_unknown(room) or self._need(lengths, room) > self._limit_now
+        ):
             room //= 2
         return room
+
+    def _is_unknown(self, room: int) -> bool:
+        """Whether a step is more than twice as large as any that was measured: of it the small
+        ones tell nothing."""
+        return bool(self._peaks) and room > 2 * max(self._peaks)
 
     @property
     def most_tokens(self) -> int | None:
         """How many tokens one row alone may have, prompt and answer; None without a limit."""
         if not self._sizes.token:
             return None
-        left = self._limit - self._sizes.weights - self._sizes.row
+        left = int((self._limit - self._sizes.weights) / (1 + self._sizes.twice)) - self._sizes.row
         return max(0, left // self._sizes.token // _STEP * _STEP - _STEP)
 
     def refusal(self, num_tokens: int) -> str:
@@ -168,13 +178,16 @@ class Admission:
             f"`engine.memory_limit` allows more"
         )
 
-    def stepped(self, room: int, peak_bytes: int) -> None:
-        """A step of so many prompt tokens needed so much more than was held before (mutates)."""
+    def stepped(self, room: int, peak_bytes: int, length: int = 0) -> None:
+        """A step of so many prompt tokens, in a row that has `length` now, needed so much more than
+        was held before (mutates)."""
         if not room:
             return
-        known = self._peaks.get(room, 0.0)
-        weight = 1.0 if peak_bytes > known else _DECAY
-        self._peaks[room] = known + (peak_bytes - known) * weight
+        known, longest = self._peaks.get(room, (0.0, 0))
+        if peak_bytes > known:
+            self._peaks[room] = (peak_bytes, max(longest, length))
+        elif length >= longest:  # a shorter row needs less, and tells nothing of longer ones
+            self._peaks[room] = (known + (peak_bytes - known) * _DECAY, longest)
 
     def failed(self, lengths: Sequence[int]) -> None:
         """There was not enough memory for rows of so many tokens: half as much counts as the limit

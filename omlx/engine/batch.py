@@ -112,7 +112,7 @@ class Batch:
         self, model: Any, *, max_rows: int, prefill_chunk: int, is_ahead: bool = True
     ) -> None:
         self._model = model
-        self._shaped = ShapedModel(model)
+        self._shaped: Any = ShapedModel(model)
         self._is_ahead = is_ahead  # whether a prefill may run ahead of what is stored of it
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk

@@ -57,6 +57,9 @@ from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
 
+# Layers of which mlx has both forms at once when a row joins a batch: it works so far ahead.
+_JOINING_LAYERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
@@ -312,7 +315,8 @@ def _unshared(
     widest = max((leaf.window for leaf in codec.leaves), default=0)
     windows = [spec for spec in codec.specs(widest) if spec.name.startswith("window")]
     fixed = sum(spec.nbytes for spec in (*windows, *codec.state_specs()))
-    sizes = Sizes(loaded.weight_bytes, codec.bytes_per_token, fixed)
+    twice = min(1.0, _JOINING_LAYERS / max(1, len(caches)))
+    sizes = Sizes(loaded.weight_bytes, codec.bytes_per_token, fixed, twice)
     if cache is None:
         return Admission(sizes, limit, clear=clear)
     held, release = cache.held_bytes, cache.prefix.give_up

@@ -7,12 +7,13 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from omlx.engine.request import Grammar
+from omlx.models.config import items, mapping, read_json_if_there
 
 _MAX_BYTES = 256 * 1024  # of a grammar's text
 _COMPACT: Any = {  # one blank at most: more of them could go on for ever
@@ -22,8 +23,6 @@ _COMPACT: Any = {  # one blank at most: more of them could go on for ever
     "lenient": False,
     "coerce_one_of": False,
 }
-# Schemas that are accepted but not kept to are worse than refused ones.
-_NOT_KEPT = frozenset({"propertyNames", "contains", "dependentRequired", "dependentSchemas"})
 Mask = np.ndarray[Any, np.dtype[np.uint32]]
 
 
@@ -41,7 +40,7 @@ def _limits() -> LLParserLimits:
 
 def json_schema(schema: Mapping[str, Any] | bool, after: str = "") -> Grammar:
     """JSON that a schema allows."""
-    text: Any = dict(schema) if isinstance(schema, Mapping) else json.dumps(schema)
+    text: Any = dict(schema) if isinstance(schema, Mapping) else {"allOf": [schema]}
     return Grammar(LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT), after)
 
 
@@ -112,24 +111,21 @@ class Vocabulary:
 
 
 def _eos_ids(path: Path, tokenizer_text: str) -> list[int]:
-    names = ("generation_config.json", "config.json")
+    """The ids that the model's files name as the end, as models.text reads them."""
     found: set[int] = set()
-    for name in names:
-        config = _json(path / name)
-        for source in (config, config.get("text_config")):
-            value = source.get("eos_token_id") if isinstance(source, dict) else None
-            values: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
-            found.update(i for i in values if type(i) is int)
-    named = _json(path / "tokenizer_config.json").get("eos_token")
-    content = named.get("content") if isinstance(named, dict) else named
-    for token in json.loads(tokenizer_text).get("added_tokens", ()):
-        if token["content"] == content:
-            found.add(token["id"])
+    for name in ("generation_config.json", "config.json"):
+        config = read_json_if_there(path / name)
+        for source in (config, mapping(config.get("text_config"))):
+            value = source.get("eos_token_id")
+            found.update(i for i in (value, *items(value)) if type(i) is int)
+    named = read_json_if_there(path / "tokenizer_config.json").get("eos_token")
+    content = named if isinstance(named, str) else mapping(named).get("content")
+    tokenizer = mapping(json.loads(tokenizer_text))
+    for entry in map(mapping, items(tokenizer.get("added_tokens"))):
+        token = entry.get("id")
+        if type(token) is int and entry.get("content") == content:
+            found.add(token)
     return sorted(found)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 class Compiled:

@@ -19,6 +19,7 @@ from omlx.engine.request import (
     Grammar,
     RequestStats,
 )
+from omlx.errors import OmlxError
 
 _MAX_KEPT = 128
 _NUM_THREADS = 2
@@ -46,7 +47,7 @@ class Grammars:
         assert grammar is not None
         try:
             self._compiled(grammar)
-        except (ValueError, TypeError, RuntimeError, LookupError, OSError) as error:
+        except (ValueError, TypeError, RuntimeError, LookupError, OSError, OmlxError) as error:
             wrong = str(error)
         with self._lock:
             is_wanted = self._waiting.pop(request.id, None) is not None

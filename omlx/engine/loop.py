@@ -180,7 +180,7 @@ class EngineLoop:
             self._decoded(self._rows[t.row_id], t)
         seconds, num_prefilled = self._clock() - started, sum(p.step_tokens for p in progress)
         self._pacer.stepped(seconds, num_prefilled, len(tokens))
-        self._admission.stepped(grain if num_begun else 0, self._meter.end())
+        self._admission.stepped(grain if num_begun else 0, self._meter.end(), _longest(progress))
         self._gauge.stepped(seconds, num_prefilled, len(tokens))
 
     def _prefilled(self, row: Row, p: RowProgress) -> None:
@@ -263,3 +263,8 @@ class EngineLoop:
         self._intake.leave(row.id)
         self._keeper.release(row)
         del self._rows[row.id]
+
+
+def _longest(progress: Sequence[RowProgress]) -> int:
+    """How many tokens the state of the longest row covers."""
+    return max((p.num_cached for p in progress), default=0)

@@ -56,8 +56,9 @@ class Noter:
 
     def take(self) -> tuple[float, Top]:
         """What was noted of the oldest token that is settled (mutates)."""
-        chosen, best, values = (part.tolist() for part in self._done.popleft())
-        pairs: Any = zip(best, values, strict=True)
+        parts: list[Any] = [part.tolist() for part in self._done.popleft()]
+        chosen, best, values = parts
+        pairs = zip(best, values, strict=True)
         return float(chosen), tuple((int(token), float(value)) for token, value in pairs)
 
 
@@ -93,7 +94,7 @@ def shaped(model: Any, inputs: mx.array, cache: Any, shapes: Sequence[Shape | No
     if any(s and s.constraint for s in shapes):
         _mx.async_eval(logits)  # the device works while masks are computed
         words = _words(inputs[:, -1], shapes, logits.shape[-1])
-        logits = _masked(logits, mx.array(words))
+        logits = _masked(logits, mx.array(_plain(words)))
     return logits[:, None, :]
 
 
@@ -115,8 +116,13 @@ def _words(
     return words
 
 
+def _plain(array: Any) -> Any:
+    """What mlx takes of numpy, which its stubs don't say."""
+    return array
+
+
 def _masked(logits: mx.array, words: mx.array) -> mx.array:
-    bits = (words[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
+    bits: Any = (words[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
     allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[-1]].astype(mx.bool_)
     return mx.where(allowed, logits, mx.array(-math.inf, logits.dtype))
 
@@ -144,7 +150,7 @@ def biased(
     values = np.zeros(num_vocab, dtype=np.float32)
     for token, value in bias:
         values[token] += value
-    added = mx.array(values)
+    added = mx.array(_plain(values))
 
     def process(tokens: mx.array, logits: mx.array) -> mx.array:
         return logits + added.astype(logits.dtype)
@@ -159,7 +165,7 @@ def held_back(
     is left."""
     is_held = np.zeros(num_vocab, dtype=np.bool_)
     is_held[list(token_ids)] = True
-    held = mx.array(is_held)
+    held = mx.array(_plain(is_held))
     left = [num_steps]
 
     def process(tokens: mx.array, logits: mx.array) -> mx.array:

@@ -148,7 +148,7 @@ class TextModel:
     def _pieces_of(self, kept: frozenset[str]) -> Pieces | None:
         if self._rule is None:
             return None
-        marks = frozenset(text for text in kept if self._is_special_text(text))
+        marks = frozenset(text for text in kept if self.is_special(text))
         if marks not in self._pieces:
             self._pieces[marks] = Pieces(
                 self._rule,
@@ -159,10 +159,11 @@ class TextModel:
         return self._pieces[marks]
 
     def _mark_among(self, kept: frozenset[str]) -> Callable[[int], str | None]:
-        marks = {self._codec.token_id(text): text for text in kept if self._is_special_text(text)}
+        marks = {self._codec.token_id(text): text for text in kept if self.is_special(text)}
         return marks.get
 
-    def _is_special_text(self, text: str) -> bool:
+    def is_special(self, text: str) -> bool:
+        """Whether a text is a special token, which no other text can spell."""
         token_id = self._codec.token_id(text)
         return token_id is not None and self._codec.is_special(token_id)
 

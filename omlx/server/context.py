@@ -109,6 +109,10 @@ class ModelText(Protocol):
         """The token that is exactly this text."""
         ...
 
+    def is_special(self, text: str) -> bool:
+        """Whether a text is a special token, which no other text can spell."""
+        ...
+
     def token_bytes(self, token_id: int) -> bytes:
         """What a token spells, special ones too; empty for an id without a token."""
         ...

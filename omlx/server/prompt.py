@@ -13,12 +13,12 @@ from omlx.errors import ModelError
 from omlx.models.names import Named
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
+from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
-from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Sampling
 from omlx.storage.entry import PartKind, Span
 
@@ -122,7 +122,10 @@ def prepare(
     entry = named.entry
     settings = context.model_settings(named.id)
     text = with_variables(context.texts(entry), settings, generation)
-    form = _form(context, text, settings, generation)
+    own_form = (
+        SpeechForm() if generation.prompt is not None else context.forms.of(text, settings.parser)
+    )
+    form = _form(own_form, generation)
     limits = (settings.context_window, text.context_window, entry.context_window)
     window = min((limit for limit in limits if limit is not None), default=None)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
@@ -133,13 +136,19 @@ def prepare(
         replace(one, max_tokens=_budget(len(one.tokens), window, asked)) for one in all_encoded
     )
     encoded = prompts[0]
+    is_thinking = form.opens_thinking(encoded.text)
+    sampling = replace(
+        _sampling(generation.wishes, settings.sampling),
+        grammar=grammar_of(generation, text, own_form, is_thinking=is_thinking),
+        logprobs=generation.logprobs,
+    )
     return Prepared(
         generation,
         entry.id,
         text,
         encoded.tokens,
         encoded.max_tokens,
-        _sampling(generation.wishes, settings.sampling),
+        sampling,
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
         head=head_of(encoded.spans),
@@ -148,21 +157,9 @@ def prepare(
         repetition_guard=settings.scheduler.repetition_guard,
         named=named.id,
         speech_form=form,
-        is_thinking=form.opens_thinking(encoded.text),
+        is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
-    )
-
-
-def _form(text: ModelText, settings: ModelSettings, generation: Generation) -> SpeechForm:
-    """How the answer is split; one that goes on from a plain prompt isn't."""
-    if generation.prompt is not None:
-        return SpeechForm()
-    return choose_form(
-        text.template,
-        lambda mark: text.token_id(mark) is not None,
-        tools=settings.parser.tools,
-        reasoning=settings.parser.reasoning,
     )
 
 
@@ -200,13 +197,8 @@ def encode(text: ModelText, generation: Generation) -> Encoded:
     return Encoded(prompt, tuple(tokens), tuple(spans))
 
 
-def _form(
-    context: ServerContext, text: ModelText, settings: ModelSettings, generation: Generation
-) -> SpeechForm:
-    """How the answer will be split; not at all where no template has made the prompt."""
-    if generation.prompt is not None:
-        return SpeechForm()
-    form = context.forms.of(text, settings.parser)
+def _form(form: SpeechForm, generation: Generation) -> SpeechForm:
+    """How the answer will be split: without tools, what looks like a call is text."""
     is_plain = generation.tool_choice.kind is Choice.NONE or not (
         generation.tools or generation.later_tools
     )
@@ -360,4 +352,6 @@ def _sampling(wishes: Wishes, defaults: Sampling) -> SamplingParams:
         presence_penalty=first(wishes.presence_penalty, defaults.presence_penalty, 0.0),
         frequency_penalty=first(wishes.frequency_penalty, defaults.frequency_penalty, 0.0),
         seed=wishes.seed,
+        logit_bias=wishes.logit_bias,
+        min_tokens=wishes.min_tokens,
     )

@@ -28,7 +28,7 @@ from omlx.engine.request import (
 from omlx.server.errors import ApiError, busy, unavailable
 from omlx.server.generation import Began, Ended, Piece, Progress, Usage
 from omlx.server.hub import Hub, Stopping
-from omlx.server.parse.said import CallArguments, Reasoning, Text
+from omlx.server.parse.said import CallArguments, CallEnded, Reasoning, Text
 from omlx.server.parse.speech import Speech
 from omlx.server.prompt import Prepared
 from omlx.server.transcript import Transcript
@@ -236,8 +236,12 @@ class Session:
         self._tokens.append(token.token)
         pieces += self._transcript.add(token)
         self._counted()
-        if self._transcript.stop is not None:
-            pieces += self._transcript.finish(is_cut=False)
+        is_last_call = not self._prepared.generation.tool_choice.is_parallel and any(
+            isinstance(piece, CallEnded) for piece in pieces
+        )
+        if self._transcript.stop is not None or is_last_call:
+            rest = self._transcript.finish(is_cut=False)
+            pieces += [] if is_last_call else rest
             self._end(FinishReason.STOP, pieces)
         elif self._has_thought_enough():
             self._close_thinking(pieces)

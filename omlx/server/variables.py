@@ -80,6 +80,9 @@ class _Varied:
     def token_id(self, text: str) -> int | None:
         return self._text.token_id(text)
 
+    def is_special(self, text: str) -> bool:
+        return self._text.is_special(text)
+
     def token_bytes(self, token_id: int) -> bytes:
         return self._text.token_bytes(token_id)
 

@@ -48,6 +48,9 @@ class FakeText:
     def token_id(self, text: str) -> int | None:
         return ord(text) if len(text) == 1 and text.isascii() else None
 
+    def is_special(self, text: str) -> bool:
+        return False
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
 

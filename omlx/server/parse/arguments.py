@@ -4,10 +4,10 @@ Knows nothing about how a dialect writes a call's name or an argument's key.
 """
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Said
-from omlx.server.parse.source import Marks, Source, Steps
+from omlx.server.parse.source import Marks, Source, Steps, Waits
 from omlx.server.parse.typed import Schema, Types, argument_types, as_json, escaped, is_text
 
 _NEWLINES = Marks(["\n", "\r\n"])
@@ -16,16 +16,24 @@ _CDATA_END = Marks(["]]>"])
 
 
 class Ends:
-    """What ends a value; `is_on_lines`: the template writes the value on lines of its own."""
+    """What ends a value; `is_on_lines`: the template writes the value on lines of its own.
 
-    def __init__(self, mark: str, *, is_on_lines: bool = False) -> None:
+    `tail`: what ends the call; a value whose own end is missing ends with it, if no text follows.
+    """
+
+    def __init__(self, mark: str, *, is_on_lines: bool = False, tail: Sequence[str] = ()) -> None:
         self.is_on_lines = is_on_lines
-        self._mark = Marks([mark])
-        self._by_newline = {line: Marks([line + mark, mark]) for line in _NEWLINES.all}
+        self.own = mark
+        self.tail = tuple(Marks([one]) for one in tail[1:])
+        marks = [mark, *tail[:1]]
+        self._marks = Marks(marks)
+        self._by_newline = {
+            line: Marks([*marks, *[line + one for one in marks]]) for line in _NEWLINES.all
+        }
 
     def marks(self, newline: str | None) -> Marks:
         """The ends of a value that stands behind `newline`."""
-        return self._by_newline[newline or "\n"] if self.is_on_lines else self._mark
+        return self._by_newline[newline or "\n"] if self.is_on_lines else self._marks
 
 
 class Call:
@@ -82,13 +90,31 @@ def _value(source: Source, ends: Ends) -> Generator[str | None, None, None]:
         source.commit()
         yield from _cdata(source)
     source.rewind()
-    yield from _pieces(source, ends.marks(newline))
+    marks = ends.marks(newline)
+    while True:
+        mark = yield from _pieces(source, marks)
+        if not mark or mark.endswith(ends.own) or (yield from _is_tail(source, ends)):
+            source.commit()
+            return
+        source.rewind()
+        source.skip(len(mark))
+        yield mark
+
+
+def _is_tail(source: Source, ends: Ends) -> Waits[bool]:
+    """Whether nothing but the ends of the call, and space, follow up to the end of the text."""
+    for mark in ends.tail:
+        yield from source.space()
+        yield from source.literal(mark)
+    yield from source.space()
+    return source.is_over and not (yield from source.some(1))
 
 
 def _cdata(source: Source) -> Generator[str | None, None, None]:
     """The pieces of a CDATA section that is open, and of those that follow it."""
     while True:
         yield from _pieces(source, _CDATA_END)
+        source.commit()
         yield from source.space()
         if not (yield from source.literal(_CDATA)):
             # The space before the end is none of the value's.
@@ -97,12 +123,12 @@ def _cdata(source: Source) -> Generator[str | None, None, None]:
         source.commit()
 
 
-def _pieces(source: Source, marks: Marks) -> Generator[str | None, None, None]:
+def _pieces(source: Source, marks: Marks) -> Generator[str | None, None, str | None]:
+    """The pieces before a mark, which is looked past."""
     while True:
         piece, mark = source.step(marks, is_last=source.is_over)
         if piece:
             yield piece
         if mark or source.is_over:
-            source.commit()
-            return
+            return mark
         yield None

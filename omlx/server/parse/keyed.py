@@ -78,7 +78,7 @@ class _Lookout:
         self.body = Marks([*elements.call, elements.key[0]])
         self.key_end = Marks([elements.key[1]])
         self.value = Marks([elements.value[0]])
-        self.ends = Ends(elements.value[1])
+        self.ends = Ends(elements.value[1], tail=elements.call[1:])
 
 
 class _Reader:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from omlx.server.parse.said import Tools
 from omlx.server.parse.typed import ANY, Schema, functions, items, mapping, target, types_of
 
+# How deep a schema that holds itself is written out.
+_MAX_DEPTH = 8
 IsSpecial = Callable[[str], bool]
 _TOKEN = re.compile(r"(<[^<>\s]+>)")
 
@@ -132,11 +134,13 @@ def required(schema: Schema) -> list[tuple[str, object, bool]]:
     return [(k, v, k in needed) for k, v in mapping(schema.get("properties")).items()]
 
 
-def loose_object(rules: Rules, schema: Schema, root: Schema, quote: str) -> str:
+def loose_object(
+    rules: Rules, schema: Schema, root: Schema, quote: str, depth: int = _MAX_DEPTH
+) -> str:
     """An object with bare keys, and strings between quotes of the dialect's own."""
     first, later = '"}"', '"}"'
     for key, one, is_needed in reversed(required(schema)):
-        value = loose_value(rules, one, root, quote)
+        value = loose_value(rules, one, root, quote, depth)
         pair = f"{json.dumps(key + ':')} {value}"
         rest = rules.rule(later)
         with_pair = f"{pair} {rest}"
@@ -145,24 +149,32 @@ def loose_object(rules: Rules, schema: Schema, root: Schema, quote: str) -> str:
     return f'"{{" {rules.rule(first)}'
 
 
-def loose_value(rules: Rules, schema: object, root: Schema, quote: str, depth: int = 8) -> str:
+def loose_value(rules: Rules, schema: object, root: Schema, quote: str, depth: int) -> str:
     """A value of such an object."""
     said = target(schema, root)
     types = types_of(said, root)
-    choices = items(said.get("enum"))
-    if types == ANY or "string" in types or not depth:
-        open_quote = rules.literal(quote)
-        if choices and all(isinstance(choice, str) for choice in choices):
-            names = " | ".join(json.dumps(str(choice)) for choice in choices)
-            return f"{open_quote} ({names}) {open_quote}"
-        return f"{open_quote} {rules.free(quote)}"
+    if types == ANY or not depth:
+        types = frozenset({"string"})
+    found: list[str] = []
+    if "string" in types:
+        found.append(_quoted(rules, said, quote))
     if "array" in types:
-        one = loose_value(rules, said.get("items"), root, quote, depth - 1)
-        name = rules.rule(one)
-        return f'"[" ({name} ("," {name})*)? "]"'
+        one = rules.rule(loose_value(rules, said.get("items"), root, quote, depth - 1))
+        found.append(f'"[" ({one} ("," {one})*)? "]"')
     if "object" in types:
-        return loose_object(rules, said, root, quote)
-    return rules.json(said, root)
+        found.append(loose_object(rules, said, root, quote, depth - 1))
+    if others := sorted(types - {"string", "array", "object"}):
+        found.append(rules.json({"type": others}, root))
+    return f"({' | '.join(found)})"
+
+
+def _quoted(rules: Rules, schema: Schema, quote: str) -> str:
+    mark = rules.literal(quote)
+    choices = items(schema.get("enum"))
+    if choices and all(isinstance(choice, str) for choice in choices):
+        names = " | ".join(json.dumps(str(choice)) for choice in choices)
+        return f"{mark} ({names}) {mark}"
+    return f"{mark} {rules.free(quote)}"
 
 
 def _element(rules: Rules, written: Written, name: str, schema: Schema) -> str:

@@ -73,7 +73,8 @@ class _Lookout:
 
     def __init__(self, tags: Tags) -> None:
         section = tags.section or ()
-        self.ends = Ends(tags.argument_end, is_on_lines=tags.is_on_lines)
+        tail = [tags.call_end, *section[1:]]
+        self.ends = Ends(tags.argument_end, is_on_lines=tags.is_on_lines, tail=tail)
         self.call = Marks([tags.call])
         self.outside = Marks([*section[:1], *tags.bare])
         self.inside = Marks([*section, tags.call])

@@ -254,8 +254,8 @@ def test_m14_the_largest_prompt_at_the_limit(
         f"M14 chunk {chunk}: {most - 2} tokens twice; peaks of the warm-up and of both {shown} MB "
         f"of {limit / 1e6:.0f}"
     )
-    # While a row joins the batch some layers are there twice.
-    assert max(peaks) <= limit * (1 + 4 / tiny.HEAVY["num_hidden_layers"])
+    # A step of sixteen tokens is always tried, whatever it needs beside the state.
+    assert max(peaks) <= limit * 1.1
 
 
 def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -> None:
@@ -264,15 +264,16 @@ def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -
     plain = tiny.build()
 
     class Short:
-        fails, num = 0, 0
+        fails, most, num = 0, 10**6, 0
 
         def __getattr__(self, name: str) -> Any:
             return getattr(plain, name)
 
         def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
             self.num += inputs.shape[1] > 8
-            if inputs.shape[1] > 8 and self.num > 5 and self.fails:
-                self.fails -= 1
+            is_large = inputs.shape[1] > self.most
+            if inputs.shape[1] > 8 and self.num > 5 and (self.fails or is_large):
+                self.fails -= not is_large
                 raise RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
             return plain(inputs, cache=cache)
 
@@ -283,18 +284,19 @@ def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -
     right = expected.ask(prompt, 8).tokens
     expected.stop()
     results = []
-    for fails in (1, 3, 10**6):
-        short.fails, short.num = fails, 0
+    for fails, most in ((1, 10**6), (0, 32), (10**6, 10**6)):
+        short.fails, short.most, short.num = fails, most, 0
         beside = harness.submit([7] * 5, 300)
         long = harness.submit(prompt, 8)
         answers = harness.collect(long, beside, timeout_s=120)
-        short.fails = 0
+        short.fails, short.most = 0, 10**6
         assert answers[beside].reason is FinishReason.LENGTH
         results.append(answers[long].failed.code.name if answers[long].failed else "right")
         assert answers[long].failed or answers[long].tokens == right
     assert harness.ask(prompt, 8).tokens == right, "nothing latches"
     assert harness.stop() == 0
     figure(
-        f"M14: 1, 3 and endless failed allocations in a prefill: {results}; the rows beside ended"
+        f"M14: one failed allocation in a prefill, all of steps over 32 tokens, all: {results}; the "
+        "rows beside ended"
     )
     assert results[:2] == ["right", "right"]

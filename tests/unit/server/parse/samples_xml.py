@@ -145,7 +145,7 @@ def kimi(calls: Sequence[Call]) -> str:
 def harmony(calls: Sequence[Call]) -> str:
     def one(name: str, arguments: dict[str, object]) -> str:
         head = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
-        return f"{head}{json.dumps(arguments)}<|call|>"
+        return f"{head}{json.dumps(arguments, ensure_ascii=False)}<|call|>"
 
     return "<|start|>assistant".join(one(*call) for call in calls)
 
@@ -222,6 +222,21 @@ _CODER = [
     Sample("name not ended", "<tool_call>\n<function=wri", ["<tool_call>\n<function=wri"]),
     Sample("no end", "<tool_call>\n<function=write>\n<parameter=path>\na\n</parameter>", [_A]),
     Sample("value not ended", "<tool_call>\n<function=write>\n<parameter=path>\na", [_A]),
+    Sample(
+        "value not ended but call",
+        "<tool_call>\n<function=write>\n<parameter=path>\na\n</function>\n</tool_call>\n",
+        [_A],
+    ),
+    Sample(
+        "value not ended but bare call",
+        "<function=write>\n<parameter=path>\na</function>",
+        [_A],
+    ),
+    Sample(
+        "call ended in a value",
+        "<function=write><parameter=path>a</function> </tool_call> b</function></parameter>",
+        [("write", {"path": "a</function> </tool_call> b</function>"})],
+    ),
     Sample(
         "call in a call",
         "<tool_call><function=look><function=write><parameter=path>a</parameter></function>",
