@@ -10,6 +10,8 @@ from typing import cast
 from omlx.server.anthropic.messages import Messages
 from omlx.server.generation import Dialect
 from omlx.server.openai.chat import Chat
+from omlx.server.openai.completions import Completions
+from omlx.server.openai.responses import Responses
 
 _ANTHROPIC_FIELDS = frozenset({"system", "stop_sequences", "thinking"})
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
@@ -25,6 +27,11 @@ def either_dialect(data: bytes) -> tuple[Dialect, bytes]:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     body = _mapping(tree)
+    if "messages" not in body:
+        if "input" in body:
+            return Responses(), data
+        if "prompt" in body:
+            return Completions(), data
     if not _is_anthropic(body):
         return Chat(), data
     if "max_tokens" not in body:  # which the API insists on, but no prompt has

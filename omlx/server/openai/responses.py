@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import orjson
 
-from omlx.server.body import decode
+from omlx.server.body import decode, plain_object
 from omlx.server.context import Message
 from omlx.server.errors import ApiError, Flavor, bad_field, unsupported
 from omlx.server.generation import (
@@ -132,7 +131,7 @@ class Responses:
         """An item of an answer that is kept; its id has the request's in the middle."""
         kept = self.store.get(tenant, response_id(item_id.partition("_")[2].rpartition("_")[0]))
         for item in _output_of(kept.response) if kept else ():
-            if orjson.loads(item).get("id") == item_id:
+            if plain_object(item).get("id") == item_id:
                 return item
         return None
 

@@ -6,13 +6,17 @@ import logging
 import pytest
 
 from omlx.engine.request import Admitted, Failed, FailureCode
+from omlx.server.anthropic.messages import Messages
+from omlx.server.either import either_dialect
 from omlx.server.errors import ApiError
 from omlx.server.generation import Choice, Form, FormKind, Generation, Thinking
+from omlx.server.openai.chat import Chat
+from omlx.server.openai.completions import Completions
 from omlx.server.openai.responses import Responses
 from omlx.server.openai.responses_input import sealed
 from omlx.server.openai.responses_store import Kept, ResponseStore
 from omlx.settings.schema import Server
-from tests.fakes.engine import say
+from tests.fakes.engine import say, silent
 from tests.fakes.server import Plan, running
 from tests.unit.server import strict
 
@@ -441,19 +445,52 @@ def test_the_store_has_limits_of_bytes_and_count():
     [(FailureCode.OVERLOADED, "server_is_overloaded"), (FailureCode.ENGINE, "server_error")],
 )
 def test_a_stream_that_fails(server, code, expected):
-    def script(request):
-        yield [Admitted(request.id, 0, 0)]
-        yield [Failed(request.id, code, "it broke")]
-
-    server.engine.script = script
-    response = server.respond(stream=True)
-    if response.status_code != 200:  # it failed before the head was sent
-        assert response.json()["error"]["message"] == "it broke"
-        return
-    events = strict.response_events(response.text, error_codes=True)
+    server.engine.script = silent
+    body = {"model": "fake", "input": "hi", "stream": True}
+    with server.http.stream("POST", "/v1/responses", json=body) as response:
+        parts = response.iter_text()
+        text = next(parts)  # the head is out
+        request = server.engine.submitted[-1]
+        server.engine.emit(Admitted(request.id, 0, 0))
+        server.engine.emit(Failed(request.id, code, "it broke"))
+        text += "".join(parts)
+    events = strict.response_events(text, error_codes=True)
     assert [event.type for event in events[-2:]] == ["error", "response.failed"]
     assert (events[-2].code, events[-2].message) == (expected, "it broke")
-    assert f'"code":"{expected}"' in response.text.rpartition("event: ")[2]
+    assert f'"code":"{expected}"' in text.rpartition("event: ")[2]
+
+
+def test_r8_a_long_prefill():
+    """R8, K18: the event names of a stream that is silent for long are all documented."""
+    plan = Plan(server=Server(port=0, keepalive=0.05))
+    with running(plan) as slow:
+        slow.engine.script = silent
+        body = {"model": "fake", "input": "hi", "stream": True}
+        with slow.http.stream("POST", "/v1/responses", json=body) as response:
+            text = ""
+            parts = response.iter_text()
+            while text.count("event: response.in_progress") < 4:
+                text += next(parts)
+            request = slow.engine.submitted[-1]
+            slow.engine.emit(*(event for step in say("ok")(request) for event in step))
+            text += "".join(parts)
+    events = strict.response_events(text)
+    assert events[-1].response.output_text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"model": "m", "input": "hi", "tools": [function()]}, Responses),
+        ({"model": "m", "prompt": "hi"}, Completions),
+        ({"model": "m", "messages": [USER]}, Chat),
+        ({"model": "m", "messages": [USER], "system": "s"}, Messages),
+    ],
+)
+def test_a_body_in_a_file_is_known_by_its_fields(body, kind):
+    dialect, data = either_dialect(json.dumps(body).encode())
+    assert isinstance(dialect, kind)
+    assert dialect.decode(data).model == "m"
 
 
 def test_the_route_needs_the_key():

@@ -63,6 +63,37 @@ def test_openai_stream_helper(openai_client):
     assert final.choices[0].finish_reason == "stop"
 
 
+def test_openai_responses(openai_client):
+    create = openai_client.responses.create
+    answer = create(model="fake", input="What is the capital of France?", instructions="Be brief.")
+    strict.assert_known_keys(answer)
+    assert (answer.output_text, answer.usage.input_tokens_details.cached_tokens) == ("Paris 😀", 30)
+    events = list(
+        create(model="fake", input="And now?", previous_response_id=answer.id, stream=True)
+    )
+    for event in events:
+        strict.assert_known_keys(event)
+    assert events[-1].response.output_text == "Paris 😀"
+    with openai_client.responses.stream(model="fake", input="hi" * 20) as stream:
+        assert stream.get_final_response().output_text == "Paris 😀"
+    assert openai_client.responses.retrieve(answer.id) == answer
+    items = list(openai_client.responses.input_items.list(answer.id))
+    assert [item.content[0].text for item in items] == ["What is the capital of France?"]
+    openai_client.responses.delete(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        openai_client.responses.retrieve(answer.id)
+
+
+def test_openai_completions(openai_client):
+    create = openai_client.completions.create
+    answer = create(model="fake", prompt="The capital of France is called ")
+    strict.assert_known_keys(answer)
+    assert answer.choices[0].text == "Paris 😀"
+    stream = create(model="fake", prompt=["Once " * 10, "Twice " * 10], echo=True, stream=True)
+    text = "".join(choice.text for chunk in stream for choice in chunk.choices if not choice.index)
+    assert text == "Once " * 10 + "Paris 😀"
+
+
 def test_openai_models(openai_client):
     (model,) = openai_client.models.list().data
     assert (model.id, model.object, model.owned_by) == ("fake", "model", "omlx")
