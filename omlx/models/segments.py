@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 Range = tuple[int, int]
 _MAX_CHARS = 4_000_000  # of all segments that are remembered; 12 bytes a token come to that
@@ -22,18 +22,11 @@ _MAX_CHARS = 4_000_000  # of all segments that are remembered; 12 bytes a token 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A text's token ids, and for each the characters [start, end) it stands for, one by one."""
+    """A text's token ids, and the characters at which each begins and ends."""
 
     ids: "array[int]"
-    edges: "array[int]"
-
-    def num_ended(self, char: int) -> int:
-        """How many tokens end at or before a character."""
-        return bisect_right(range(len(self.ids)), char, key=lambda idx: self.edges[2 * idx + 1])
-
-    def num_begun(self, char: int) -> int:
-        """How many tokens begin before a character."""
-        return bisect_left(range(len(self.ids)), char, key=lambda idx: self.edges[2 * idx])
+    starts: "array[int]"
+    ends: "array[int]"
 
 
 class SegmentEncoder:
@@ -64,14 +57,14 @@ class SegmentEncoder:
 
         def first(char: int) -> int:
             at = min(bisect_right(starts, char), len(segments)) - 1
-            return firsts[at] + segments[at].num_ended(char - starts[at])
+            return firsts[at] + bisect_right(segments[at].ends, char - starts[at])
 
         def last(char: int) -> int:
             at = max(min(bisect_left(starts, char), len(segments)) - 1, 0)
-            return firsts[at] + segments[at].num_begun(char - starts[at])
+            return firsts[at] + bisect_left(segments[at].starts, char - starts[at])
 
-        ranges = [(first(start), max(first(start), last(end))) for start, end in chars]
-        return _ids(segments), ranges
+        ranges = [(first(start), last(end)) for start, end in chars]
+        return _ids(segments), [(start, max(start, end)) for start, end in ranges]
 
     def _split(self, text: str) -> list[str]:
         """The text cut before each token that cuts; never empty."""
@@ -86,10 +79,7 @@ class SegmentEncoder:
         missing = [text for text, segment in found.items() if segment is None]
         # One text at a time would hold the interpreter all the while; a batch does not.
         encodings = self._tokenizer.encode_batch(missing, add_special_tokens=False)
-        made = {
-            text: _Segment(array("I", one.ids), array("I", chain.from_iterable(one.offsets)))
-            for text, one in zip(missing, encodings, strict=True)
-        }
+        made = {text: _segment(one) for text, one in zip(missing, encodings, strict=True)}
         self._remember({text: segment or made[text] for text, segment in found.items()})
         return [found[text] or made[text] for text in texts]
 
@@ -105,6 +95,11 @@ class SegmentEncoder:
             while self._num_chars > self._max_chars:
                 oldest, _ = self._known.popitem(last=False)
                 self._num_chars -= len(oldest)
+
+
+def _segment(encoding: Encoding) -> _Segment:
+    edges = array("I", chain.from_iterable(encoding.offsets))
+    return _Segment(array("I", encoding.ids), edges[::2], edges[1::2])
 
 
 def _ids(segments: Iterable[_Segment]) -> list[int]:

@@ -50,7 +50,7 @@ def test_streams_as_fast_as_they_go(result: Any, figure: Figure) -> None:
 
 def _listed(costs: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"{cost['dialect']} ({cost['model']}, {cost['conversations']}) p50 {cost['overhead']['p50_ms']} ms, "
-        f"p99 {cost['overhead']['p99_ms']} ms"
+        f"{cost['dialect']} ({cost['model']}, {cost['conversations']}) "
+        f"p50 {cost['overhead']['p50_ms']} ms, p99 {cost['overhead']['p99_ms']} ms"
         for cost in costs
     )
