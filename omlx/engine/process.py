@@ -75,8 +75,7 @@ class EngineProcess:
         self._snapshot: EngineSnapshot | None = None
         self._outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._was_ready = self._is_taking = False
-        self._beat = Beat(0, 0.0, clock(), clock())
-        self._heard_at = 0.0
+        self._beat, self._heard_at = Beat(0, 0.0, clock(), clock()), 0.0
         self._live: set[str] = set()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

@@ -242,6 +242,15 @@ def paced(
     return result
 
 
+def has_calls(server: Served, dialect: str, model: str) -> bool:
+    """Whether the parser of calls is at work: a call comes as one, and not as text."""
+    server.play(model, 10 * _SHORT_ANSWER)
+    with client.connect(server.port) as sock:
+        answered = client.ask(sock, small_request(dialect, model))
+    server.reported(1)
+    return b'"name":"tool_1"' in answered.data
+
+
 def after(seconds: float) -> Callable[[], bool]:
     """Whether so much time has gone by since now."""
     end = time.monotonic() + seconds
@@ -308,6 +317,9 @@ def main() -> None:
                 for kind in kinds
                 for num in NUM_STREAMS
             ]
+        result["calls"] = [
+            {"dialect": d, "model": m, "has_calls": has_calls(server, d, m)} for d, m in kinds
+        ]
         if "free" in parts:
             result["free"] = [
                 free(server, *kind, num, args.events) for kind in kinds for num in NUM_STREAMS
