@@ -6,7 +6,7 @@ Knows nothing about how requests are answered.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -182,12 +182,13 @@ class _Routes:
     async def finish(self, request: Request, response: BaseHTTPResponse) -> None:
         """Add what every answer has: its id, and what browsers are to keep to."""
         name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
-        response.headers[name] = f"req_{request_id(request)}"
+        headers = cast(MutableMapping[str, str], cast(Any, response).headers)
+        headers[name] = f"req_{request_id(request)}"
         for name, value in SECURE_HEADERS.items():
-            response.headers.setdefault(name, value)
+            headers.setdefault(name, value)
         if self._guard.sites.origins:
-            response.headers["vary"] = "Origin"
-            response.headers.update(self._guard.sites.allowed(request.headers) or {})
+            headers["vary"] = "Origin"
+            headers.update(self._guard.sites.allowed(request.headers) or {})
         close_if_unread(request)
 
     async def models(self, request: Request) -> HTTPResponse:
