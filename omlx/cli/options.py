@@ -56,7 +56,8 @@ class SettingType(click.ParamType[object]):
         from omlx.settings.leaf import Kind
 
         if self._leaf.kind in (Kind.PATH, Kind.PATHS):
-            return [CompletionItem(incomplete, type="dir")]
+            is_file = self._leaf.option.is_file
+            return [CompletionItem(incomplete, type="file" if is_file else "dir")]
         words = (*self._leaf.option.choices, *self._leaf.words)
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
@@ -99,9 +100,10 @@ def metavar(leaf: "Leaf") -> str:
     if leaf.option.choices:
         return "[" + "|".join(leaf.option.choices) + "]"
     name = {
-        Kind.PATH: "DIR",
+        Kind.PATH: "FILE" if leaf.option.is_file else "DIR",
         Kind.PATHS: "DIR",
         Kind.NAMES: "NAME=MODEL",
+        Kind.TEXTS: "TEXT",
         Kind.INT: "N",
         Kind.FLOAT: "X",
     }.get(leaf.kind, leaf.kind.name)
@@ -136,7 +138,7 @@ def _setting_option(leaf: "Leaf") -> Callable[[Callback], Callback]:
     if leaf.kind is Kind.BOOL:
         flags = f"{leaf.flag}/--no-{leaf.flag.removeprefix('--')}"
         return click.option(flags, name, cls=SettingOption, leaf=leaf)
-    multiple = leaf.kind in (Kind.PATHS, Kind.NAMES)
+    multiple = leaf.kind in (Kind.PATHS, Kind.NAMES, Kind.TEXTS)
     kind = SettingType(leaf)
     return click.option(leaf.flag, name, cls=SettingOption, leaf=leaf, type=kind, multiple=multiple)
 

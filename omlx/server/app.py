@@ -6,7 +6,7 @@ Knows nothing about how requests are answered.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -21,7 +21,7 @@ from omlx.models.names import Named
 from omlx.server import metrics
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Counting, Messages
-from omlx.server.auth import Guard
+from omlx.server.auth import Guard, need_of
 from omlx.server.context import Listed
 from omlx.server.errors import (
     ApiError,
@@ -34,26 +34,38 @@ from omlx.server.errors import (
 )
 from omlx.server.generation import Dialect
 from omlx.server.kept import KeptRoutes
+from omlx.server.keyring import KeyRing
 from omlx.server.openai import models as openai_models
 from omlx.server.openai.chat import Chat
 from omlx.server.openai.completions import Completions
 from omlx.server.openai.responses import Responses
+from omlx.server.origin import SECURE_HEADERS
 from omlx.server.prompt import find_model
+from omlx.server.quota import Quotas
 from omlx.server.respond import Responder
 from omlx.server.service import Service
-from omlx.server.web import JSON, App, Request, close_if_unread, flavor, json_response, request_id
+from omlx.server.web import (
+    JSON,
+    App,
+    Request,
+    close_if_unread,
+    flavor,
+    json_response,
+    request_id,
+    set_grant,
+)
+
+Handler = Callable[..., Coroutine[Any, Any, HTTPResponse]]
 
 _log = logging.getLogger("omlx.server")
 _READ = ["GET", "HEAD"]
-# Say nothing that needs a key: whether the server is there, whether it is ready.
-_OPEN_PATHS = ("/", "/health")
 _HEADER_BYTES = 16_384
 # Sanic's own timer would cut silent prefills; there are own limits instead.
 _NO_TIMEOUT_S = 86_400
 _IDLE_S = 120
 
 
-def build_app(service: Service) -> App:
+def build_app(service: Service, keys: KeyRing) -> App:
     """The application of one server; `forget_app` when the server ends."""
     app = Sanic(
         f"omlx-{secrets.token_hex(8)}",  # names must differ within a process
@@ -76,12 +88,12 @@ def build_app(service: Service) -> App:
             "KEEP_ALIVE_TIMEOUT": _IDLE_S,
         }
     )
-    guard = Guard(settings.host, settings.api_key)
+    guard = Guard(settings, keys)
     routes = _Routes(service, guard)
     untyped = cast(Any, app)
     untyped.register_middleware(routes.check, "request")
-    untyped.register_middleware(_add_request_id, "response")
-    responder = Responder(service)
+    untyped.register_middleware(routes.finish, "response")
+    responder = Responder(service, Quotas(service.context.clock))
     responses = Responses()
     dialects: dict[str, Dialect] = {
         "/v1/chat/completions": Chat(),
@@ -98,19 +110,26 @@ def build_app(service: Service) -> App:
     app.add_route(_counting(responder), "/v1/messages/count_tokens", methods=["POST"], stream=True)
     kept = KeptRoutes(responses.store)
     one_response = "/v1/responses/<response_id:str>"
-    app.add_route(kept.show, one_response, methods=["GET"])
-    app.add_route(kept.forget, one_response, methods=["DELETE"])
-    app.add_route(kept.items, f"{one_response}/input_items", methods=["GET"])
-    app.add_route(routes.models, "/v1/models", methods=_READ)
-    app.add_route(routes.model, "/v1/models/<model_id:path>", methods=_READ)
-    app.add_route(
-        routes.change_model, "/v1/models/<model_id:path>", methods=["POST"], name="change_model"
-    )
-    app.add_route(routes.health, "/health", methods=_READ)
-    app.add_route(routes.metrics, "/metrics", methods=_READ)
-    app.add_route(routes.status, "/admin/api/status", methods=_READ)
-    app.add_route(routes.root, "/", methods=_READ)
+    _add(app, kept.show, one_response, ["GET"])
+    _add(app, kept.forget, one_response, ["DELETE"])
+    _add(app, kept.items, f"{one_response}/input_items", ["GET"])
+    _add(app, routes.models, "/v1/models", _READ)
+    _add(app, routes.model, "/v1/models/<model_id:path>", _READ)
+    _add(app, routes.change_model, "/v1/models/<model_id:path>", ["POST"])
+    _add(app, routes.health, "/health", _READ)
+    _add(app, routes.metrics, "/metrics", _READ)
+    _add(app, routes.status, "/admin/api/status", _READ)
+    _add(app, routes.root, "/", _READ)
     return app
+
+
+def _add(app: App, handler: Handler, path: str, methods: list[str]) -> None:
+    """A route whose checks come before a body that may be there is read; none of it is."""
+
+    async def handle(request: Request, **places: str) -> HTTPResponse:
+        return await handler(request, **places)
+
+    app.add_route(handle, path, methods=methods, name=handler.__name__, stream=True)
 
 
 def forget_app(app: App) -> None:
@@ -148,11 +167,29 @@ class _Routes:
         self._guard = guard
         self._created = int(service.context.wall())
 
-    async def check(self, request: Request) -> None:
+    async def check(self, request: Request) -> HTTPResponse | None:
         """Refuse what may not come in; runs before the body is read."""
-        if request.method != "NONE":  # what Sanic calls a request that it can't read
-            needs_key = request.path not in _OPEN_PATHS
-            self._guard.check(request.method, request.headers, needs_key=needs_key)
+        if request.method == "NONE":  # what Sanic calls a request that it can't read
+            return None
+        headers = request.headers
+        if request.method == "OPTIONS":
+            allowed = self._guard.sites.preflight(headers)
+            if allowed is not None:
+                return raw(b"", status=204, headers=dict(allowed))
+        set_grant(request, self._guard.check(request.method, headers, need_of(request.path)))
+        return None
+
+    async def finish(self, request: Request, response: BaseHTTPResponse) -> None:
+        """Add what every answer has: its id, and what browsers are to keep to."""
+        name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
+        headers = cast(MutableMapping[str, str], cast(Any, response).headers)
+        headers[name] = f"req_{request_id(request)}"
+        for name, value in SECURE_HEADERS.items():
+            headers.setdefault(name, value)
+        if self._guard.sites.origins:
+            headers["vary"] = "Origin"
+            headers.update(self._guard.sites.allowed(request.headers) or {})
+        close_if_unread(request)
 
     async def models(self, request: Request) -> HTTPResponse:
         """GET /v1/models, in the shape of the client's API."""
@@ -189,7 +226,7 @@ class _Routes:
     async def health(self, request: Request) -> HTTPResponse:
         """GET /health: 200 once a model is ready; the models only for those with the key."""
         state, models = self._service.health()
-        shown = {"models": models} if self._guard.has_key(request.headers) else {}
+        shown = {"models": models} if self._guard.knows(request.headers) else {}
         return json_response({"status": state, **shown}, status=200 if state == "ready" else 503)
 
     async def metrics(self, request: Request) -> HTTPResponse:
@@ -243,8 +280,3 @@ def _as_api_error(request: Request, exception: BaseException) -> ApiError:
         case _:
             _log.error("%s: internal error", request_id(request), exc_info=exception)
             return internal()
-
-
-async def _add_request_id(request: Request, response: BaseHTTPResponse) -> None:
-    name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
-    response.headers[name] = f"req_{request_id(request)}"

@@ -1,125 +1,158 @@
-"""Who may ask: the address that may be listened on, the Host and Origin headers, the API key.
+"""Who may ask: the address that may be listened on, the API keys, what each of them opens.
 
 Knows nothing about models or bodies; each check needs headers only and comes before any work.
 """
 
-import hmac
-import ipaddress
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Never
 
 from omlx.errors import ServerError
 from omlx.server.errors import ApiError
+from omlx.server.keyring import SETTINGS_KEY, KeyRing
+from omlx.server.origin import Headers, Sites, checked_hosts, checked_origins, is_loopback
+from omlx.settings.keys import Key, Limits, Scope
+from omlx.settings.server import Server
 
-_PORT = re.compile(r":[0-9]{0,5}")
-_READING = ("GET", "HEAD", "OPTIONS")
-
-
-class Headers(Protocol):
-    """Request headers: by name, case ignored, each name maybe several times."""
-
-    def getall(self, key: str, default: Sequence[str]) -> Sequence[str]:
-        """All values of a header."""
-        ...
+_ADD_HINT = "omlx key add NAME makes one, or set OMLX_SERVER_API_KEY"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a name or address can be reached from this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+class Need(Enum):
+    """What a route asks for."""
+
+    NOTHING = "nothing"
+    INFERENCE = "inference"
+    KEY = "key"
+    ADMIN = "admin"
 
 
-def check_bind(host: str, api_key: str | None) -> None:
-    """Refuse to listen where strangers could connect without a key."""
-    if api_key is not None and not api_key.strip():
-        raise ServerError(
-            "The API key is empty", hint="set OMLX_SERVER_API_KEY to a key, or leave it out"
-        )
-    if api_key is None and not is_loopback(host):
-        raise ServerError(
-            f"Listening on {host} needs an API key, since other machines can connect",
-            hint="set OMLX_SERVER_API_KEY, or listen on 127.0.0.1",
-        )
+def need_of(path: str) -> Need:
+    """What the routes below a path ask for."""
+    if path in ("/", "/health"):  # whether the server is there, whether it is ready
+        return Need.NOTHING
+    if path.startswith("/v1/"):
+        return Need.INFERENCE
+    return Need.ADMIN if path.startswith("/admin") else Need.KEY
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """Who sends a request, and what that may use.
+
+    `key` is the name of a key of the file, the tenant; the one key of the settings is nobody's.
+    `identity` stands for the key wherever its secret must not be.
+    """
+
+    key: str = ""
+    scope: Scope = Scope.INFERENCE
+    limits: Limits = field(default_factory=Limits)
+    identity: str = ""
+
+
+ANYONE = Grant()
+_OWNER = Grant(scope=Scope.ADMIN)
+
+
+def _grant(key: Key) -> Grant:
+    if key.name == SETTINGS_KEY:
+        return Grant(scope=key.scope, identity=SETTINGS_KEY)
+    # A new key of an old name is another one.
+    return Grant(key.name, key.scope, key.limits, f"{key.name} {key.digest.hex()}")
+
+
+def is_local(settings: Server) -> bool:
+    """Whether only this machine can connect."""
+    return settings.unix_socket is not None or is_loopback(settings.host)
+
+
+def check_access(settings: Server, keys: KeyRing) -> None:
+    """Refuse to listen where strangers could connect without a key; ServerError."""
+    if settings.api_key is not None and not settings.api_key.strip():
+        raise ServerError(
+            "The API key is empty", hint="set OMLX_SERVER_API_KEY to a key, or leave it out"
+        )
+    checked_origins(settings.cors_origins)
+    checked_hosts(settings.allowed_hosts)
+    if is_local(settings):
+        return
+    if settings.skip_api_key_verification:
+        raise ServerError(
+            f"server.skip_api_key_verification can't be used on {settings.host}, since other "
+            "machines can connect",
+            hint="listen on 127.0.0.1, or set server.allow_unauthenticated_inference",
+        )
+    if not keys.has_any and not settings.allow_unauthenticated_inference:
+        raise ServerError(
+            f"Listening on {settings.host} needs an API key, since other machines can connect",
+            hint=f"{_ADD_HINT}, or listen on 127.0.0.1",
+        )
+
+
 class Guard:
-    """The checks of one server; `check` raises ApiError."""
+    """The checks of one server; those that refuse raise ApiError."""
 
-    host: str
-    api_key: str | None
+    def __init__(self, settings: Server, keys: KeyRing) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._is_local = is_local(settings)
+        self.sites = Sites(
+            is_local=self._is_local,
+            has_names=settings.unix_socket is None,
+            hosts=checked_hosts(settings.allowed_hosts),
+            origins=checked_origins(settings.cors_origins),
+        )
 
-    def check(self, method: str, headers: Headers, *, needs_key: bool) -> None:
+    def check(self, method: str, headers: Headers, need: Need) -> Grant:
         """Refuse what a web page could have sent, what is not JSON, and what lacks the key."""
-        if is_loopback(self.host):
-            _check_host(headers)
-        if method not in _READING:
-            _check_origin(headers)
-            _check_content(headers)
-        if needs_key and not self.has_key(headers):
-            raise ApiError(
-                401,
-                "Missing or wrong API key; send it as `Authorization: Bearer KEY` or `x-api-key`",
-                headers={"www-authenticate": "Bearer"},
-            )
+        self.sites.check(method, headers)
+        return ANYONE if need is Need.NOTHING else self.grant(headers, need)
 
-    def has_key(self, headers: Headers) -> bool:
-        """Whether the key is among those sent, compared in constant time; True if none is set."""
-        if self.api_key is None:
-            return True
-        wanted = self.api_key.encode("utf-8", "surrogateescape")
-        sent = [_bearer(value) for value in headers.getall("authorization", ())]
-        sent += headers.getall("x-api-key", ())
-        found = [
-            hmac.compare_digest(key.strip().encode("utf-8", "surrogateescape"), wanted)
-            for key in sent
-        ]
-        return any(found)
+    def grant(self, headers: Headers, need: Need) -> Grant:
+        """What the keys that were sent open, if that is enough."""
+        self._keys.refresh()
+        if self._is_open:
+            return _OWNER
+        found = self._keys.find(_sent(headers))
+        if found is None:
+            if need is Need.INFERENCE and self._settings.allow_unauthenticated_inference:
+                return ANYONE
+            self._refuse(need)
+        if need is Need.ADMIN and found.scope is not Scope.ADMIN:
+            raise ApiError(403, "This needs an API key of scope admin")
+        return _grant(found)
+
+    def _refuse(self, need: Need) -> Never:
+        if need is Need.ADMIN and not self._keys.has_admin():
+            raise ApiError(403, "The admin API is off, since there is no API key of scope admin")
+        raise ApiError(
+            401,
+            "Missing or wrong API key; send it as `Authorization: Bearer KEY` or `x-api-key`",
+            headers={"www-authenticate": "Bearer"},
+        )
+
+    def knows(self, headers: Headers) -> bool:
+        """Whether whoever asks may use the models."""
+        try:
+            self.grant(headers, Need.INFERENCE)
+        except ApiError:
+            return False
+        return True
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether nobody is asked for a key."""
+        is_unlocked = self._settings.skip_api_key_verification or not self._keys.has_any
+        return self._is_local and is_unlocked
+
+
+def _sent(headers: Headers) -> list[bytes]:
+    """All keys of a request, as bytes."""
+    sent = [_bearer(value) for value in headers.getall("authorization", ())]
+    sent += headers.getall("x-api-key", ())
+    keys = (key.strip().encode("utf-8", "surrogateescape") for key in sent)
+    return [key for key in keys if key]
 
 
 def _bearer(value: str) -> str:
     scheme, _, key = value.strip().partition(" ")
     return key if scheme.lower() == "bearer" else ""
-
-
-def _check_host(headers: Headers) -> None:
-    """A name that is not this machine's means that some page's DNS name points here."""
-    values = headers.getall("host", ())
-    if not values:
-        return  # no browser sends none
-    if len(values) > 1 or not is_loopback(_host_of(values[0])):
-        raise ApiError(403, "The Host header must name this machine, as in localhost or 127.0.0.1")
-
-
-def _host_of(value: str) -> str:
-    """A Host header without its port; empty if it isn't one."""
-    end = value.rfind("]") + 1 if value.startswith("[") else value.find(":")
-    end = len(value) if end < 0 else end
-    host, port = value[:end], value[end:]
-    return host if not port or _PORT.fullmatch(port) else ""
-
-
-def _check_origin(headers: Headers) -> None:
-    for origin in headers.getall("origin", ()):
-        try:
-            host = urlsplit(origin).hostname or ""
-        except ValueError:
-            host = ""
-        if not is_loopback(host):
-            raise ApiError(403, "Web pages of other sites may not use this server")
-
-
-def _check_content(headers: Headers) -> None:
-    for value in headers.getall("content-type", ()):
-        if value.partition(";")[0].strip().lower() != "application/json":
-            raise ApiError(415, "The content type must be application/json")
-    for value in headers.getall("content-encoding", ()):
-        if value.strip().lower() not in ("", "identity"):
-            raise ApiError(415, "A body with a content encoding is not accepted")

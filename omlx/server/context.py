@@ -6,6 +6,7 @@ Knows nothing about HTTP or how any of these is built.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from omlx.engine.lifecycle import EngineHealth
@@ -168,6 +169,8 @@ class ServerContext:
     # Events that wait for one client; one that reads too slowly is given up.
     max_backlog: int = 10_000
     journal: Journal | None = None
+    # The file of API keys, which may be missing.
+    keys_path: Path | None = None
     # Models that are there and can't be served, with the reason.
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     profiles: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])

@@ -48,6 +48,7 @@ class _Kind:
     level: int = logging.INFO
 
 
+_RATE_LIMIT = "rate_limit_exceeded"
 _INVALID = _Kind("invalid_request_error", None, "invalid_request_error")
 _OVERLOADED = _Kind("server_error", "server_is_overloaded", "overloaded_error", logging.WARNING)
 _INTERNAL = _Kind("server_error", "internal_error", "api_error", logging.ERROR)
@@ -57,7 +58,7 @@ _KINDS = {
     404: _Kind("invalid_request_error", "not_found", "not_found_error"),
     408: _Kind("timeout_error", "timeout", "timeout_error"),
     413: _Kind("invalid_request_error", "request_too_large", "request_too_large"),
-    429: _Kind("rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
+    429: _Kind("rate_limit_error", _RATE_LIMIT, "rate_limit_error"),
     503: _OVERLOADED,
     529: _OVERLOADED,
 }
@@ -107,6 +108,11 @@ def busy(message: str) -> ApiError:
     return ApiError(429, message, headers={"retry-after": "1"})
 
 
+def rate_limited(message: str, retry_after_s: int) -> ApiError:
+    """A 429 for a key that has used what it may, in every dialect."""
+    return ApiError(429, message, code=_RATE_LIMIT, headers={"retry-after": str(retry_after_s)})
+
+
 def unavailable(message: str) -> ApiError:
     """A 503 that asks to come again in two seconds."""
     return ApiError(503, message, headers={"retry-after": "2"})
@@ -133,7 +139,7 @@ def flavor_of(path: str, headers: Mapping[str, str]) -> Flavor:
 
 def status_of(error: ApiError, flavor: Flavor) -> int:
     """The status of an error in a dialect: Anthropic's clients know a full server as 529."""
-    is_busy = error.status == HTTPStatus.TOO_MANY_REQUESTS
+    is_busy = error.status == HTTPStatus.TOO_MANY_REQUESTS and error.code != _RATE_LIMIT
     return 529 if is_busy and flavor is Flavor.ANTHROPIC else error.status
 
 

@@ -9,7 +9,15 @@ from omlx.server.errors import ApiError, Flavor, unsupported
 from omlx.server.openai.responses_list import input_page
 from omlx.server.openai.responses_store import Kept, ResponseStore
 from omlx.server.recorder import caller
-from omlx.server.web import JSON, Request, address_of, headers_of, json_response, query_of
+from omlx.server.web import (
+    JSON,
+    Request,
+    address_of,
+    grant_of,
+    headers_of,
+    json_response,
+    query_of,
+)
 
 
 class KeptRoutes:
@@ -43,7 +51,8 @@ class KeptRoutes:
 
 
 def _tenant(request: Request) -> str:
-    who = caller(headers_of(request), Flavor.OPENAI.value, address_of(request))
+    headers, key = headers_of(request), grant_of(request).key
+    who = caller(headers, Flavor.OPENAI.value, address_of(request), key=key)
     return who.tenant
 
 

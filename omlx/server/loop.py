@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Generator
 
 from omlx.server.app import build_app, forget_app
-from omlx.server.auth import check_bind
+from omlx.server.auth import check_access
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
+from omlx.server.keyring import KeyRing
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
 from omlx.server.warm import Warmer, WarmPlan
@@ -39,7 +40,9 @@ async def serve(
     address can't be used. A second signal ends without waiting.
     """
     settings = context.settings.server
-    check_bind(settings.host, settings.api_key)
+    keys = KeyRing(context.keys_path, settings.api_key)
+    keys.load()
+    check_access(settings, keys)
     _quiet_sanic()
     stopper = _Stopper(stop or asyncio.Event())
     with contextlib.ExitStack() as cleanup:
@@ -48,7 +51,7 @@ async def serve(
         service = Service(context, Hub(asyncio.get_running_loop(), max_backlog=context.max_backlog))
         service.address = address_of(settings.host, listener)
         cleanup.callback(service.close)
-        app = build_app(service)
+        app = build_app(service, keys)
         cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener)
         warming: asyncio.Task[None] | None = None

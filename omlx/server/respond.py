@@ -11,6 +11,7 @@ from omlx.server.choices import Choices, Heard
 from omlx.server.errors import ApiError, internal, log_level, unavailable
 from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
 from omlx.server.handling import handling
+from omlx.server.quota import Quotas, Visit
 from omlx.server.recorder import caller
 from omlx.server.service import Service
 from omlx.server.spoken import Spoken
@@ -18,6 +19,7 @@ from omlx.server.web import (
     Request,
     Send,
     address_of,
+    grant_of,
     headers_of,
     read_body,
     request_id,
@@ -42,11 +44,17 @@ class _Patience:
 class Responder:
     """Answers requests of one server."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, quotas: Quotas) -> None:
         self._service = service
+        self._quotas = quotas
 
     async def answer(self, request: Request, dialect: Dialect) -> bytes | None:
         """The body of the answer; None if it was streamed. ApiError if nothing was sent yet."""
+        grant = grant_of(request)
+        with self._quotas.visit(grant.key, grant.limits) as visit:
+            return await self._answer(request, dialect, visit)
+
+    async def _answer(self, request: Request, dialect: Dialect, visit: Visit) -> bytes | None:
         service, context = self._service, self._service.context
         arrived, identity = context.clock(), request_id(request)
         body = await read_body(
@@ -55,7 +63,8 @@ class Responder:
             timeout_s=context.timing.body_s,
         )
         headers = headers_of(request)
-        who = caller(headers, dialect.flavor.value, address_of(request))
+        key = grant_of(request).key
+        who = caller(headers, dialect.flavor.value, address_of(request), key=key)
         prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
         generation = prepared.generation
         about = About(
@@ -69,6 +78,7 @@ class Responder:
         reply = dialect.reply(about)
         sessions = service.open_all(prepared, identity, arrived, who)
         choices = Choices(sessions, generation.num_prompts)
+        visit.charge(choices.usage.prompt, then=lambda: choices.usage.completion)
         if not generation.is_stream:
             with choices:
                 return await _collect(choices, reply)
@@ -77,13 +87,14 @@ class Responder:
 
     async def count(self, request: Request, dialect: Dialect) -> int:
         """How many tokens the prompt of a request has; ApiError says what is wrong with it."""
-        context = self._service.context
-        body = await read_body(
-            request,
-            max_bytes=context.settings.server.max_body,
-            timeout_s=context.timing.body_s,
-        )
-        return await self._service.count(dialect, body)
+        context, grant = self._service.context, grant_of(request)
+        with self._quotas.visit(grant.key, grant.limits):
+            body = await read_body(
+                request,
+                max_bytes=context.settings.server.max_body,
+                timeout_s=context.timing.body_s,
+            )
+            return await self._service.count(dialect, body)
 
     async def _stream(self, request: Request, choices: Choices, reply: Reply) -> None:
         """Stream an answer; an error before the first byte is raised, a later one is streamed."""

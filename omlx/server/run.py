@@ -65,6 +65,7 @@ def run_server(
         texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
+        keys_path=resolved.keys_path,
         profiles=names.profiles,
         refused=refused,
     )

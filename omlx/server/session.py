@@ -45,10 +45,13 @@ class Caller:
     client: str = ""
     session: str = ""
     address: str = ""
+    key: str = ""
 
     @property
     def tenant(self) -> str:
-        """With whom it shares what one tenant may have: its session, else its address."""
+        """With whom it shares what one tenant may have: its key, else its session, its address."""
+        if self.key:
+            return f"key {self.key}"
         return f"session {self.session}" if self.session else f"address {self.address}"
 
 

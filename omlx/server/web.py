@@ -18,6 +18,7 @@ from sanic.exceptions import RequestCancelled
 from sanic.response import HTTPResponse, raw
 
 from omlx.server import sse
+from omlx.server.auth import ANYONE, Grant
 from omlx.server.errors import ApiError, Flavor, flavor_of
 
 App = Sanic[Config, SimpleNamespace]
@@ -30,6 +31,16 @@ _MUCH = 4
 def request_id(request: Request) -> str:
     """The id that the request was given when it was first looked at."""
     return vars(request.ctx).setdefault("request_id", secrets.token_hex(12))
+
+
+def set_grant(request: Request, grant: Grant) -> None:
+    """Note who sends a request (mutates)."""
+    vars(request.ctx)["grant"] = grant
+
+
+def grant_of(request: Request) -> Grant:
+    """Who sends a request, as far as the check before it has found out."""
+    return vars(request.ctx).get("grant", ANYONE)
 
 
 def headers_of(request: Request) -> Mapping[str, str]:

@@ -109,6 +109,11 @@ class Resolved:
         return places.state_dir(self.home)
 
     @property
+    def keys_path(self) -> Path:
+        """The file of the API keys that clients may send."""
+        return places.keys_path(self.home)
+
+    @property
     def journal_path(self) -> Path:
         """The file that keeps a row of figures of each request."""
         return places.journal_path(self.home)

@@ -26,6 +26,7 @@ class Kind(Enum):
     PATH = "path"
     PATHS = "list of paths"
     NAMES = "table of names"
+    TEXTS = "list of texts"
     SIZE = "size"
     DURATION = "duration"
 
@@ -70,6 +71,7 @@ _KINDS: Mapping[Any, Kind] = types.MappingProxyType(
         Path: Kind.PATH,
         tuple[Path, ...]: Kind.PATHS,
         tuple[tuple[str, str], ...]: Kind.NAMES,
+        tuple[str, ...]: Kind.TEXTS,
     }
 )
 _UNITS = types.MappingProxyType({Unit.SIZE: Kind.SIZE, Unit.DURATION: Kind.DURATION})

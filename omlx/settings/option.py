@@ -16,7 +16,10 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of a setting besides its type; an empty `flag` means `--<key>`."""
+    """What is known of a setting besides its type; an empty `flag` means `--<key>`.
+
+    `is_file` says that a path is that of a file, not of a folder.
+    """
 
     help: str
     flag: str = ""
@@ -26,3 +29,4 @@ class Option:
     choices: tuple[str, ...] = ()
     secret: bool = False
     per_model: bool = False
+    is_file: bool = False

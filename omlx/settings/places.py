@@ -35,6 +35,11 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     return (Path(caches) if caches else user / ".cache") / "huggingface" / "hub"
 
 
+def keys_path(home: Path) -> Path:
+    """The file of the API keys that clients may send."""
+    return home / "keys.toml"
+
+
 def state_dir(home: Path) -> Path:
     """The folder of state files of running servers."""
     return home / "state"

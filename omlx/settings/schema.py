@@ -9,47 +9,7 @@ from typing import Annotated
 
 from omlx.settings.engines import Auto, Engine, Scheduler
 from omlx.settings.option import Option, Unit
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """The HTTP server."""
-
-    host: Annotated[
-        str, Option("Address to listen on; one that is not loopback needs an API key.")
-    ] = "127.0.0.1"
-    port: Annotated[int, Option("Port to listen on; 0 takes a free one.", low=0, high=65535)] = 8000
-    api_key: Annotated[
-        str | None,
-        Option(
-            "Key that clients must send; other users of the machine can see a flag, "
-            "so prefer the variable or a file.",
-            secret=True,
-        ),
-    ] = field(default=None, repr=False)
-    default_model: Annotated[
-        str | None, Option("Model that answers requests for an unknown model id.")
-    ] = None
-    max_body: Annotated[
-        int, Option("Largest request body.", unit=Unit.SIZE, low=1000, high=10**12)
-    ] = 32_000_000
-    drain_timeout: Annotated[
-        float,
-        Option(
-            "How long a stop may take: half for running requests, the rest for writing blocks.",
-            unit=Unit.DURATION,
-            high=86400,
-        ),
-    ] = 10.0
-    keepalive: Annotated[
-        float,
-        Option(
-            "Silence on a stream after which a keep-alive is sent.",
-            unit=Unit.DURATION,
-            low=0.1,
-            high=3600,
-        ),
-    ] = 10.0
+from omlx.settings.server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +54,14 @@ class Cache:
         Option("Folder of the disk tier. None means cache/ in OMLX_HOME.", flag="--cache-dir"),
     ] = None
     block_size: Annotated[int, Option("Tokens in a block.", low=16, high=4096)] = 256
+    isolate: Annotated[
+        str,
+        Option(
+            "Who shares prefixes: everyone, or with key only those who send the same API key.",
+            flag="--cache-isolate",
+            choices=("none", "key"),
+        ),
+    ] = "none"
     memory_size: Annotated[
         int | Auto,
         Option(

@@ -70,6 +70,8 @@ def _by_kind(leaf: Leaf, value: object, *, base: Path, from_text: bool) -> objec
             return tuple(_to_path(leaf, item, base) for item in cast(Sequence[object], value))
         case Kind.NAMES:
             return _to_names(leaf, value, from_text=from_text)
+        case Kind.TEXTS:
+            return _to_texts(leaf, value, from_text=from_text)
 
 
 def expected(leaf: Leaf) -> str:
@@ -81,6 +83,7 @@ def expected(leaf: Leaf) -> str:
         Kind.PATH: "a path",
         Kind.PATHS: "a list of paths",
         Kind.NAMES: 'a table such as {short = "model"}',
+        Kind.TEXTS: "a list of texts",
         Kind.SIZE: 'a size such as "8GB" or "512MiB"',
         Kind.DURATION: 'a duration such as "15m" or "2s"',
         Kind.BOOL: "true or false",
@@ -189,6 +192,20 @@ def _to_names(leaf: Leaf, value: object, *, from_text: bool) -> tuple[tuple[str,
     return tuple(named.items())
 
 
+def _to_texts(leaf: Leaf, value: object, *, from_text: bool) -> tuple[str, ...]:
+    """Texts, from a list, or from one with commas between them."""
+    if from_text and isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list | tuple):
+        raise _wrong(leaf, value)
+    texts = cast(Sequence[object], value)
+    if from_text:
+        texts = [part.strip() for text in texts for part in str(text).split(",") if part.strip()]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(f"expected {expected(leaf)}, got one that holds something else")
+    return tuple(dict.fromkeys(_to_text(leaf, text).strip() for text in texts))
+
+
 def _check_limits(leaf: Leaf, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
@@ -211,6 +228,8 @@ def show(leaf: Leaf, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple) and leaf.kind is Kind.NAMES:
         return ",".join(f"{name}={target}" for name, target in cast(Sequence[Any], value))
+    if isinstance(value, tuple) and leaf.kind is Kind.TEXTS:
+        return ",".join(cast(Sequence[str], value))
     if isinstance(value, tuple):
         return os.pathsep.join(str(item) for item in cast(Sequence[object], value))
     if isinstance(value, int | float):

@@ -1,44 +1,65 @@
+"""Who may ask: addresses, Host and Origin, keys and what they open."""
+
 import hmac
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sanic.compat import Header
 
-from omlx.errors import ServerError
-from omlx.server.auth import Guard, check_bind, is_loopback
+from omlx.errors import ServerError, SettingsError
+from omlx.server.auth import Guard, Need, check_access, need_of
 from omlx.server.errors import ApiError
+from omlx.server.keyring import KeyRing
+from omlx.server.origin import is_loopback
+from omlx.settings.keys import Limits, Scope, new_key, write_keys
+from omlx.settings.server import Server
 
 LOCAL = ("host", "127.0.0.1:8000")
+LAN = ("host", "192.168.1.5:8000")
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
 
 
-def status(guard, *headers, method="POST", needs_key=True):
+def guard_of(host, api_key=None, *, path=None, **settings):
+    ring = KeyRing(path, api_key)
+    ring.load()
+    return Guard(Server(host=host, api_key=api_key, **settings), ring)
+
+
+def status(guard, *headers, method="POST", need=Need.INFERENCE):
     """200, or the status of the refusal."""
     try:
-        guard.check(method, Header(headers), needs_key=needs_key)
+        guard.check(method, Header(headers), need)
     except ApiError as error:
         return error.status
     return 200
 
 
+def check(host, api_key=None, *, path=None, **settings):
+    ring = KeyRing(path, api_key)
+    ring.load()
+    check_access(Server(host=host, api_key=api_key, **settings), ring)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "::1", "127.9.9.9"])
 def test_loopback_hosts_need_no_key(host):
     assert is_loopback(host)
-    check_bind(host, None)
+    check(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
 def test_other_hosts_need_a_key(host):
     """X3"""
     with pytest.raises(ServerError, match="API key") as caught:
-        check_bind(host, None)
+        check(host, None)
     assert "OMLX_SERVER_API_KEY" in caught.value.hint
-    check_bind(host, "secret")
+    check(host, "secret")
 
 
 @pytest.mark.parametrize("key", ["", " "])
 def test_an_empty_key_is_an_error_not_an_open_server(key):
     """X7"""
     with pytest.raises(ServerError, match="empty"):
-        check_bind("127.0.0.1", key)
+        check("127.0.0.1", key)
 
 
 @pytest.mark.parametrize(
@@ -62,15 +83,15 @@ def test_an_empty_key_is_an_error_not_an_open_server(key):
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_host_must_name_this_machine(host, expected, method):
-    assert status(Guard("127.0.0.1", None), ("host", host), method=method) == expected
+    assert status(guard_of("127.0.0.1"), ("host", host), method=method) == expected
 
 
 def test_two_host_headers_are_refused():
-    assert status(Guard("127.0.0.1", None), LOCAL, ("host", "evil.example")) == 403
+    assert status(guard_of("127.0.0.1"), LOCAL, ("host", "evil.example")) == 403
 
 
 def test_host_is_free_where_a_key_protects_the_server():
-    guard = Guard("0.0.0.0", "secret")
+    guard = guard_of("0.0.0.0", "secret")
     assert status(guard, ("host", "gpu.lan:8000"), ("x-api-key", "secret")) == 200
 
 
@@ -89,7 +110,7 @@ def test_host_is_free_where_a_key_protects_the_server():
 )
 def test_pages_of_other_sites_can_not_post(origin, expected):
     """X1"""
-    guard = Guard("127.0.0.1", None)
+    guard = guard_of("127.0.0.1")
     assert status(guard, LOCAL, ("origin", origin)) == expected
     assert status(guard, LOCAL, ("origin", origin), method="GET") == 200
 
@@ -107,7 +128,7 @@ def test_pages_of_other_sites_can_not_post(origin, expected):
     ],
 )
 def test_only_plain_json_is_taken(header, expected):
-    guard = Guard("127.0.0.1", None)
+    guard = guard_of("127.0.0.1")
     assert status(guard, LOCAL, header) == expected
     assert status(guard, LOCAL, header, method="GET") == 200
 
@@ -134,22 +155,272 @@ KEY = "sk-ütf8"
     ],
 )
 def test_key(headers, expected):
-    assert status(Guard("127.0.0.1", KEY), LOCAL, *headers) == expected
+    assert status(guard_of("127.0.0.1", KEY), LOCAL, *headers) == expected
 
 
 def test_a_path_without_secrets_needs_no_key():
-    assert status(Guard("127.0.0.1", KEY), LOCAL, needs_key=False) == 200
+    assert status(guard_of("127.0.0.1", KEY), LOCAL, need=Need.NOTHING) == 200
 
 
-def test_keys_are_compared_in_constant_time(monkeypatch):
-    """X7: every key that was sent goes through the constant-time function, as bytes."""
+def test_keys_are_compared_in_constant_time(monkeypatch, tmp_path):
+    """X7: all that was sent is compared with all keys, by the constant-time function on bytes."""
+    keys = [new_key(name, now=NOW)[0] for name in ("a", "b")]
+    write_keys(tmp_path / "keys.toml", keys)
+    guard = guard_of("127.0.0.1", "k", path=tmp_path / "keys.toml")
     compared = []
 
     def spy(left, right):
         compared.append((left, right))
-        return False
+        return len(compared) == 1  # the first one fits, and the others are compared all the same
 
     monkeypatch.setattr(hmac, "compare_digest", spy)
-    sent = [("x-api-key", "a"), ("authorization", "Bearer b")]
-    assert status(Guard("127.0.0.1", "k"), LOCAL, *sent) == 401
-    assert sorted(compared) == [(b"a", b"k"), (b"b", b"k")]
+    sent = [("x-api-key", "ä"), ("authorization", "bearer b")]
+    assert status(guard, LOCAL, *sent) == 200
+    assert len(compared) == 2 * 3
+    assert all(len(left) == len(right) == 32 for left, right in compared)
+    assert all(isinstance(one, bytes) for pair in compared for one in pair)
+
+
+# ---- keys of the file
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "keys.toml"
+
+
+def keep(path, *names, **fields):
+    """Write keys; what clients send for each."""
+    made = [new_key(name, now=NOW, **fields) for name in names]
+    write_keys(path, [key for key, _ in made])
+    return [sent for _, sent in made]
+
+
+def test_each_key_of_the_file_opens_the_models(path):
+    sent = keep(path, "ann", "bob")
+    guard = guard_of("127.0.0.1", path=path)
+    for key, name in zip(sent, ("ann", "bob"), strict=True):
+        assert status(guard, LOCAL, ("x-api-key", key)) == 200
+        grant = guard.check("GET", Header([LOCAL, ("x-api-key", key)]), Need.INFERENCE)
+        assert grant.key == name
+    assert status(guard, LOCAL) == 401
+    assert status(guard, LOCAL, ("x-api-key", sent[0][:-1])) == 401
+    assert status(guard, LOCAL, ("x-api-key", "omlx-")) == 401
+
+
+@pytest.mark.parametrize(
+    ("scope", "need", "expected"),
+    [
+        (Scope.INFERENCE, Need.INFERENCE, 200),
+        (Scope.INFERENCE, Need.KEY, 200),
+        (Scope.INFERENCE, Need.ADMIN, 403),
+        (Scope.ADMIN, Need.INFERENCE, 200),
+        (Scope.ADMIN, Need.KEY, 200),
+        (Scope.ADMIN, Need.ADMIN, 200),
+    ],
+)
+def test_scopes(path, scope, need, expected):
+    """X4: the admin surface needs a credential of its own."""
+    (sent,) = keep(path, "one", scope=scope)
+    guard = guard_of("0.0.0.0", path=path)
+    assert status(guard, LAN, ("x-api-key", sent), need=need) == expected
+    assert status(guard, LAN, need=need) in (401, 403)
+    assert status(guard, LAN, need=Need.NOTHING) == 200
+
+
+def test_the_key_of_the_settings_is_an_admins(path):
+    keep(path, "one")
+    guard = guard_of("0.0.0.0", "own", path=path)
+    grant = guard.check("GET", Header([LAN, ("x-api-key", "own")]), Need.ADMIN)
+    assert grant.key == ""  # one key for all is no tenant
+    assert grant.identity
+
+
+def test_without_an_admin_key_the_admin_api_is_off(path):
+    keep(path, "one")
+    guard = guard_of("0.0.0.0", path=path)
+    with pytest.raises(ApiError, match="is off") as caught:
+        guard.check("GET", Header([LAN]), Need.ADMIN)
+    assert caught.value.status == 403
+
+
+def test_a_key_that_has_expired_opens_nothing(path):
+    past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
+    (sent,) = keep(path, "old", expires=past)
+    guard = guard_of("127.0.0.1", path=path)
+    assert status(guard, LOCAL, ("x-api-key", sent)) == 401
+    assert status(guard, LOCAL) == 401
+    (sent,) = keep(path, "new", expires=future)
+    assert status(guard, LOCAL, ("x-api-key", sent)) == 200
+
+
+def test_a_changed_file_is_read_again(path, caplog):
+    guard = guard_of("127.0.0.1", path=path)
+    assert status(guard, LOCAL) == 200
+    (old,) = keep(path, "one")
+    assert status(guard, LOCAL) == 401
+    assert status(guard, LOCAL, ("x-api-key", old)) == 200
+    (new,) = keep(path, "one")
+    assert status(guard, LOCAL, ("x-api-key", old)) == 401
+    assert status(guard, LOCAL, ("x-api-key", new)) == 200
+    path.write_text("broken")
+    assert status(guard, LOCAL, ("x-api-key", new)) == 200
+    assert status(guard, LOCAL) == 401
+    assert "stay as they were" in caplog.text
+    assert len(caplog.records) == 1, "said once"
+
+
+def test_a_server_that_had_keys_stays_locked_without_them(path):
+    keep(path, "one")
+    guard = guard_of("127.0.0.1", path=path)
+    write_keys(path, [])
+    assert status(guard, LOCAL) == 401
+    path.unlink()
+    assert status(guard, LOCAL) == 401
+
+
+def test_a_broken_or_open_file_stops_the_start(path):
+    path.write_text("broken")
+    path.chmod(0o600)
+    with pytest.raises(SettingsError, match="keys.toml"):
+        check("127.0.0.1", path=path)
+    keep(path, "one")
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match="other users"):
+        check("127.0.0.1", path=path)
+
+
+def test_a_new_key_of_an_old_name_is_another_one(path):
+    identities = set()
+    for _ in range(2):
+        (sent,) = keep(path, "one")
+        guard = guard_of("127.0.0.1", path=path)
+        grant = guard.check("GET", Header([LOCAL, ("x-api-key", sent)]), Need.INFERENCE)
+        identities.add(grant.identity)
+        assert sent not in grant.identity
+    assert len(identities) == 2
+
+
+def test_limits_come_with_the_key(path):
+    limits = Limits(1, 2, 3)
+    (sent,) = keep(path, "one", limits=limits)
+    guard = guard_of("127.0.0.1", path=path)
+    grant = guard.check("GET", Header([LOCAL, ("x-api-key", sent)]), Need.INFERENCE)
+    assert grant.limits == limits
+
+
+# ---- switches
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
+def test_keys_are_asked_for_wherever_others_can_connect(host, path):
+    """X3"""
+    with pytest.raises(ServerError, match="skip_api_key_verification"):
+        check(host, "secret", skip_api_key_verification=True)
+    check(host, allow_unauthenticated_inference=True)
+    keep(path, "one")
+    check(host, path=path)
+
+
+def test_keys_can_be_left_alone_on_this_machine():
+    guard = guard_of("127.0.0.1", "secret", skip_api_key_verification=True)
+    assert status(guard, LOCAL, need=Need.ADMIN) == 200
+
+
+def test_models_for_everyone_and_nothing_else(path):
+    guard = guard_of("0.0.0.0", path=path, allow_unauthenticated_inference=True)
+    assert status(guard, LAN) == 200
+    assert status(guard, LAN, ("x-api-key", "whatever")) == 200
+    assert status(guard, LAN, need=Need.ADMIN) == 403
+    assert status(guard, LAN, need=Need.KEY) == 401
+    (sent,) = keep(path, "boss", scope=Scope.ADMIN)
+    assert status(guard, LAN, need=Need.ADMIN) == 401
+    assert status(guard, LAN, ("x-api-key", sent), need=Need.ADMIN) == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "need"),
+    [
+        ("/", Need.NOTHING),
+        ("/health", Need.NOTHING),
+        ("/v1/models", Need.INFERENCE),
+        ("/v1/models/x/load", Need.INFERENCE),
+        ("/metrics", Need.KEY),
+        ("/health/", Need.KEY),
+        ("/nothing", Need.KEY),
+        ("/admin/api/keys", Need.ADMIN),
+        ("/admin", Need.ADMIN),
+    ],
+)
+def test_what_routes_need(path, need):
+    assert need_of(path) is need
+
+
+# ---- names and pages
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("gpu.lan:8000", 200),
+        ("GPU.lan", 200),
+        ("localhost:8000", 200),
+        ("evil.example", 403),
+        ("192.168.1.5", 403),
+        ("", 403),
+    ],
+)
+def test_only_listed_names(host, expected):
+    guard = guard_of("0.0.0.0", "k", allowed_hosts=("gpu.lan",))
+    assert status(guard, ("host", host), ("x-api-key", "k"), method="GET") == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "expected"),
+    [
+        ("192.168.1.5:8000", "http://192.168.1.5:8000", 200),
+        ("gpu.lan:8000", "http://gpu.lan:8000", 200),
+        ("gpu.lan:8000", "https://chat.example", 200),
+        ("gpu.lan:8000", "HTTPS://chat.example", 200),
+        ("gpu.lan:8000", "https://chat.example:444", 403),
+        ("gpu.lan:8000", "http://chat.example", 403),
+        ("gpu.lan:8000", "https://evil.example", 403),
+        ("gpu.lan:8000", "http://192.168.1.5:8000", 403),
+        ("gpu.lan:8000", "null", 403),
+    ],
+)
+def test_pages_may_send_to_their_own_server_or_where_they_are_listed(host, origin, expected):
+    """X1: a name that somebody has let point here is not enough."""
+    hosts = ("gpu.lan", "192.168.1.5")
+    settings = {"allowed_hosts": hosts, "cors_origins": ("https://chat.example",)}
+    guard = guard_of("0.0.0.0", "k", **settings)
+    sent = (("host", host), ("origin", origin), ("x-api-key", "k"))
+    assert status(guard, *sent) == expected
+
+
+def test_a_rebound_name_is_no_page_of_this_server():
+    guard = guard_of("0.0.0.0", allow_unauthenticated_inference=True)
+    sent = (("host", "evil.example:8000"), ("origin", "http://evil.example:8000"))
+    assert status(guard, *sent) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "chat.example", "https://*.example", "null", "https://a/b"]
+)
+def test_settings_name_whole_origins(origin):
+    with pytest.raises(ServerError, match="cors_origins"):
+        check("127.0.0.1", cors_origins=(origin,))
+
+
+@pytest.mark.parametrize("host", ["*", "a:80", "http://a", "a b"])
+def test_settings_name_hosts_alone(host):
+    with pytest.raises(ServerError, match="allowed_hosts"):
+        check("127.0.0.1", allowed_hosts=(host,))
+
+
+def test_a_unix_socket_is_of_this_machine(path, tmp_path):
+    socket = tmp_path / "s"
+    check("0.0.0.0", unix_socket=socket)
+    guard = guard_of("0.0.0.0", unix_socket=socket)
+    assert status(guard, ("host", "anything")) == 200
+    assert status(guard, ("host", "anything"), ("origin", "https://evil.example")) == 403

@@ -8,6 +8,7 @@ import pytest
 
 from omlx.engine.request import Admitted, Failed, FailureCode, Finished, FinishReason, Token
 from omlx.server.app import build_app, forget_app
+from omlx.server.keyring import KeyRing
 from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, say, silent, stats
 from tests.fakes.server import Plan, running
@@ -134,7 +135,7 @@ def test_a_refusal_at_once_has_a_status_of_its_own(server, dialect, code, status
 
 def test_no_timer_cuts_a_long_prefill(shared_server):
     """Sanic's own would, after a minute without a byte."""
-    app = build_app(shared_server.service)
+    app = build_app(shared_server.service, KeyRing(None, None))
     forget_app(app)
     assert app.config.RESPONSE_TIMEOUT >= 3600
 
