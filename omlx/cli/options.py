@@ -102,6 +102,7 @@ def metavar(leaf: "Leaf") -> str:
         Kind.PATH: "DIR",
         Kind.PATHS: "DIR",
         Kind.NAMES: "NAME=MODEL",
+        Kind.TEXTS: "TEXT",
         Kind.INT: "N",
         Kind.FLOAT: "X",
     }.get(leaf.kind, leaf.kind.name)
@@ -136,7 +137,7 @@ def _setting_option(leaf: "Leaf") -> Callable[[Callback], Callback]:
     if leaf.kind is Kind.BOOL:
         flags = f"{leaf.flag}/--no-{leaf.flag.removeprefix('--')}"
         return click.option(flags, name, cls=SettingOption, leaf=leaf)
-    multiple = leaf.kind in (Kind.PATHS, Kind.NAMES)
+    multiple = leaf.kind in (Kind.PATHS, Kind.NAMES, Kind.TEXTS)
     kind = SettingType(leaf)
     return click.option(leaf.flag, name, cls=SettingOption, leaf=leaf, type=kind, multiple=multiple)
 

@@ -38,10 +38,20 @@ from omlx.server.openai import models as openai_models
 from omlx.server.openai.chat import Chat
 from omlx.server.openai.completions import Completions
 from omlx.server.openai.responses import Responses
+from omlx.server.origin import SECURE_HEADERS, Origins
 from omlx.server.prompt import find_model
 from omlx.server.respond import Responder
 from omlx.server.service import Service
-from omlx.server.web import JSON, App, Request, close_if_unread, flavor, json_response, request_id
+from omlx.server.web import (
+    JSON,
+    App,
+    Request,
+    close_if_unread,
+    flavor,
+    headers_of,
+    json_response,
+    request_id,
+)
 
 _log = logging.getLogger("omlx.server")
 _READ = ["GET", "HEAD"]
@@ -76,11 +86,14 @@ def build_app(service: Service) -> App:
             "KEEP_ALIVE_TIMEOUT": _IDLE_S,
         }
     )
-    guard = Guard(settings.host, settings.api_key)
+    # Nobody but this user can reach a Unix socket, whatever the Host header says.
+    host = "" if settings.unix_socket else settings.host
+    origins = Origins(host, settings.allowed_hosts, settings.cors_origins)
+    guard = Guard(origins, settings.api_key)
     routes = _Routes(service, guard)
     untyped = cast(Any, app)
     untyped.register_middleware(routes.check, "request")
-    untyped.register_middleware(_add_request_id, "response")
+    untyped.register_middleware(_Answers(origins).complete, "response")
     responder = Responder(service)
     responses = Responses()
     dialects: dict[str, Dialect] = {
@@ -148,11 +161,19 @@ class _Routes:
         self._guard = guard
         self._created = int(service.context.wall())
 
-    async def check(self, request: Request) -> None:
-        """Refuse what may not come in; runs before the body is read."""
-        if request.method != "NONE":  # what Sanic calls a request that it can't read
-            needs_key = request.path not in _OPEN_PATHS
-            self._guard.check(request.method, request.headers, needs_key=needs_key)
+    async def check(self, request: Request) -> HTTPResponse | None:
+        """Refuse what may not come in, answer a browser's question; before the body is read."""
+        if request.method == "NONE":  # what Sanic calls a request that it can't read
+            return None
+        if request.method == "OPTIONS":
+            self._guard.origins.check_host(request.headers)
+            wanted = headers_of(request).get("access-control-request-headers", "")
+            granted = self._guard.origins.preflight(request.headers, wanted)
+            if granted is not None:
+                return raw(b"", status=204, headers=dict(granted))
+        needs_key = request.path not in _OPEN_PATHS
+        self._guard.check(request.method, request.headers, needs_key=needs_key)
+        return None
 
     async def models(self, request: Request) -> HTTPResponse:
         """GET /v1/models, in the shape of the client's API."""
@@ -245,6 +266,17 @@ def _as_api_error(request: Request, exception: BaseException) -> ApiError:
             return internal()
 
 
-async def _add_request_id(request: Request, response: BaseHTTPResponse) -> None:
-    name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
-    response.headers[name] = f"req_{request_id(request)}"
+class _Answers:
+    """What every answer has in its head, streams and errors too."""
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+
+    async def complete(self, request: Request, response: BaseHTTPResponse) -> None:
+        """Add the id of the request, and what browsers must know (mutates the response)."""
+        name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
+        response.headers[name] = f"req_{request_id(request)}"
+        for header, value in SECURE_HEADERS:
+            response.headers[header] = value
+        for header, value in self._origins.answer_headers(request.headers).items():
+            response.headers[header] = value

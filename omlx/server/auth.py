@@ -1,39 +1,16 @@
-"""Who may ask: the address that may be listened on, the Host and Origin headers, the API key.
+"""Who may ask: the address that may be listened on, the API key, what headers must say.
 
 Knows nothing about models or bodies; each check needs headers only and comes before any work.
 """
 
 import hmac
-import ipaddress
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-from urllib.parse import urlsplit
 
 from omlx.errors import ServerError
 from omlx.server.errors import ApiError
+from omlx.server.origin import Headers, Origins, is_loopback
 
-_PORT = re.compile(r":[0-9]{0,5}")
 _READING = ("GET", "HEAD", "OPTIONS")
-
-
-class Headers(Protocol):
-    """Request headers: by name, case ignored, each name maybe several times."""
-
-    def getall(self, key: str, default: Sequence[str]) -> Sequence[str]:
-        """All values of a header."""
-        ...
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address can be reached from this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_bind(host: str, api_key: str | None) -> None:
@@ -53,15 +30,14 @@ def check_bind(host: str, api_key: str | None) -> None:
 class Guard:
     """The checks of one server; `check` raises ApiError."""
 
-    host: str
+    origins: Origins
     api_key: str | None
 
     def check(self, method: str, headers: Headers, *, needs_key: bool) -> None:
         """Refuse what a web page could have sent, what is not JSON, and what lacks the key."""
-        if is_loopback(self.host):
-            _check_host(headers)
+        self.origins.check_host(headers)
         if method not in _READING:
-            _check_origin(headers)
+            self.origins.check_origin(headers)
             _check_content(headers)
         if needs_key and not self.has_key(headers):
             raise ApiError(
@@ -87,33 +63,6 @@ class Guard:
 def _bearer(value: str) -> str:
     scheme, _, key = value.strip().partition(" ")
     return key if scheme.lower() == "bearer" else ""
-
-
-def _check_host(headers: Headers) -> None:
-    """A name that is not this machine's means that some page's DNS name points here."""
-    values = headers.getall("host", ())
-    if not values:
-        return  # no browser sends none
-    if len(values) > 1 or not is_loopback(_host_of(values[0])):
-        raise ApiError(403, "The Host header must name this machine, as in localhost or 127.0.0.1")
-
-
-def _host_of(value: str) -> str:
-    """A Host header without its port; empty if it isn't one."""
-    end = value.rfind("]") + 1 if value.startswith("[") else value.find(":")
-    end = len(value) if end < 0 else end
-    host, port = value[:end], value[end:]
-    return host if not port or _PORT.fullmatch(port) else ""
-
-
-def _check_origin(headers: Headers) -> None:
-    for origin in headers.getall("origin", ()):
-        try:
-            host = urlsplit(origin).hostname or ""
-        except ValueError:
-            host = ""
-        if not is_loopback(host):
-            raise ApiError(403, "Web pages of other sites may not use this server")
 
 
 def _check_content(headers: Headers) -> None:

@@ -14,6 +14,7 @@ from omlx.server.app import build_app, forget_app
 from omlx.server.auth import check_bind
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
+from omlx.server.origin import check_origins
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
 from omlx.server.warm import Warmer, WarmPlan
@@ -39,7 +40,8 @@ async def serve(
     address can't be used. A second signal ends without waiting.
     """
     settings = context.settings.server
-    check_bind(settings.host, settings.api_key)
+    check_bind("localhost" if settings.unix_socket else settings.host, settings.api_key)
+    check_origins(settings.allowed_hosts, settings.cors_origins)
     _quiet_sanic()
     stopper = _Stopper(stop or asyncio.Event())
     with contextlib.ExitStack() as cleanup:

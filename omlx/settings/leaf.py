@@ -26,6 +26,7 @@ class Kind(Enum):
     PATH = "path"
     PATHS = "list of paths"
     NAMES = "table of names"
+    TEXTS = "list of texts"
     SIZE = "size"
     DURATION = "duration"
 
@@ -69,6 +70,7 @@ _KINDS: Mapping[Any, Kind] = types.MappingProxyType(
         str: Kind.TEXT,
         Path: Kind.PATH,
         tuple[Path, ...]: Kind.PATHS,
+        tuple[str, ...]: Kind.TEXTS,
         tuple[tuple[str, str], ...]: Kind.NAMES,
     }
 )

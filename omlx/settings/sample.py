@@ -48,6 +48,8 @@ def toml_literal(leaf: Leaf, value: object) -> str:
     if leaf.kind is Kind.PATHS:
         paths = cast(tuple[Path, ...], value)
         return "[" + ", ".join(_quote(str(path)) for path in paths) + "]"
+    if leaf.kind is Kind.TEXTS:
+        return "[" + ", ".join(_quote(text) for text in cast(tuple[str, ...], value)) + "]"
     if leaf.kind is Kind.NAMES:
         pairs = cast(tuple[tuple[str, str], ...], value)
         return "{ " + ", ".join(f"{_quote(a)} = {_quote(b)}" for a, b in pairs) + " }"

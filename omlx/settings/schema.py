@@ -50,6 +50,22 @@ class Server:
             high=3600,
         ),
     ] = 10.0
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option("Name or address of this server that a Host header may have; loopback always may."),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Option("Origin of web pages that may ask this server, such as https://app.example."),
+    ] = ()
+    tls_cert: Annotated[
+        Path | None, Option("PEM file of the certificate and its chain; clients then need https.")
+    ] = None
+    tls_key: Annotated[Path | None, Option("PEM file of the certificate's private key.")] = None
+    unix_socket: Annotated[
+        Path | None,
+        Option("Unix socket to listen on instead of host and port; only this user can connect."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ def _by_kind(leaf: Leaf, value: object, *, base: Path, from_text: bool) -> objec
             return tuple(_to_path(leaf, item, base) for item in cast(Sequence[object], value))
         case Kind.NAMES:
             return _to_names(leaf, value, from_text=from_text)
+        case Kind.TEXTS:
+            return _to_texts(leaf, value, from_text=from_text)
 
 
 def expected(leaf: Leaf) -> str:
@@ -81,6 +83,7 @@ def expected(leaf: Leaf) -> str:
         Kind.PATH: "a path",
         Kind.PATHS: "a list of paths",
         Kind.NAMES: 'a table such as {short = "model"}',
+        Kind.TEXTS: "a list of texts",
         Kind.SIZE: 'a size such as "8GB" or "512MiB"',
         Kind.DURATION: 'a duration such as "15m" or "2s"',
         Kind.BOOL: "true or false",
@@ -148,6 +151,18 @@ def _to_text(leaf: Leaf, value: object) -> str:
     return value
 
 
+def _to_texts(leaf: Leaf, value: object, *, from_text: bool) -> tuple[str, ...]:
+    """Texts from a list, or from text with commas between them."""
+    if from_text and isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise _wrong(leaf, value)
+    texts = [_to_text(leaf, item).strip() for item in cast(Sequence[object], value)]
+    if from_text:
+        texts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    return tuple(texts)
+
+
 def _to_path(leaf: Leaf, value: object, base: Path) -> Path:
     if not isinstance(value, str | Path):
         raise _wrong(leaf, value)
@@ -211,6 +226,8 @@ def show(leaf: Leaf, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple) and leaf.kind is Kind.NAMES:
         return ",".join(f"{name}={target}" for name, target in cast(Sequence[Any], value))
+    if isinstance(value, tuple) and leaf.kind is Kind.TEXTS:
+        return ",".join(cast(Sequence[str], value))
     if isinstance(value, tuple):
         return os.pathsep.join(str(item) for item in cast(Sequence[object], value))
     if isinstance(value, int | float):

@@ -4,10 +4,16 @@ import pytest
 from sanic.compat import Header
 
 from omlx.errors import ServerError
-from omlx.server.auth import Guard, check_bind, is_loopback
+from omlx.server import auth
+from omlx.server.auth import check_bind
 from omlx.server.errors import ApiError
+from omlx.server.origin import Origins, is_loopback
 
 LOCAL = ("host", "127.0.0.1:8000")
+
+
+def Guard(host, key, *, hosts=(), origins=()):
+    return auth.Guard(Origins(host, hosts, origins), key)
 
 
 def status(guard, *headers, method="POST", needs_key=True):
@@ -69,6 +75,26 @@ def test_two_host_headers_are_refused():
     assert status(Guard("127.0.0.1", None), LOCAL, ("host", "evil.example")) == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("gpu.lan", 200),
+        ("GPU.lan:8000", 200),
+        ("192.168.1.5:8000", 200),
+        ("[fd00::1]:80", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+        ("gpu.lan.evil.example", 403),
+        ("", 403),
+    ],
+)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0", "::"])
+def test_allowed_hosts_are_the_only_names_besides_loopback(host, expected, bind):
+    guard = Guard(bind, None, hosts=("gpu.lan", "192.168.1.5", "fd00::1"))
+    assert status(guard, ("host", host)) == expected
+    assert status(guard, LOCAL, ("origin", f"http://{host}")) == expected
+
+
 def test_host_is_free_where_a_key_protects_the_server():
     guard = Guard("0.0.0.0", "secret")
     assert status(guard, ("host", "gpu.lan:8000"), ("x-api-key", "secret")) == 200
@@ -87,9 +113,10 @@ def test_host_is_free_where_a_key_protects_the_server():
         ("", 403),
     ],
 )
-def test_pages_of_other_sites_can_not_post(origin, expected):
-    """X1"""
-    guard = Guard("127.0.0.1", None)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])
+def test_pages_of_other_sites_can_not_post(origin, expected, bind):
+    """X1: whatever is listened on."""
+    guard = Guard(bind, None)
     assert status(guard, LOCAL, ("origin", origin)) == expected
     assert status(guard, LOCAL, ("origin", origin), method="GET") == 200
 
