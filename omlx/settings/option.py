@@ -25,4 +25,5 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    is_file: bool = False
     per_model: bool = False

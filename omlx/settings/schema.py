@@ -59,12 +59,20 @@ class Server:
         Option("Origin of web pages that may ask this server, such as https://app.example."),
     ] = ()
     tls_cert: Annotated[
-        Path | None, Option("PEM file of the certificate and its chain; clients then need https.")
+        Path | None,
+        Option(
+            "PEM file of the certificate and its chain; clients then need https.", is_file=True
+        ),
     ] = None
-    tls_key: Annotated[Path | None, Option("PEM file of the certificate's private key.")] = None
+    tls_key: Annotated[
+        Path | None, Option("PEM file of the certificate's private key.", is_file=True)
+    ] = None
     unix_socket: Annotated[
         Path | None,
-        Option("Unix socket to listen on instead of host and port; only this user can connect."),
+        Option(
+            "Unix socket to listen on instead of host and port; only this user can connect.",
+            is_file=True,
+        ),
     ] = None
 
 
@@ -194,6 +202,7 @@ class Cache:
             "File of a request's JSON body, or of one a line (.jsonl), whose prompt is loaded or "
             "computed once its model is loaded and nothing else runs; may be given several times.",
             flag="--warm-prompt",
+            is_file=True,
         ),
     ] = ()
     warm_heads: Annotated[
