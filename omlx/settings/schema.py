@@ -60,9 +60,7 @@ class Server:
     ] = ()
     tls_cert: Annotated[
         Path | None,
-        Option(
-            "PEM file of the certificate and its chain; clients then need https.", is_file=True
-        ),
+        Option("PEM file of the certificate and its chain; clients then need https.", is_file=True),
     ] = None
     tls_key: Annotated[
         Path | None, Option("PEM file of the certificate's private key.", is_file=True)

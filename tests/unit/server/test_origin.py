@@ -44,7 +44,15 @@ def test_a_page_that_is_listed_may_ask_before_a_call(open_to_page, path):
 
 @pytest.mark.parametrize(
     "origin",
-    ["https://evil.example", "null", "*", "http://app.example", PAGE + "/", PAGE.upper(), PAGE[:-1]],
+    [
+        "https://evil.example",
+        "null",
+        "*",
+        "http://app.example",
+        PAGE + "/",
+        PAGE.upper(),
+        PAGE[:-1],
+    ],
 )
 def test_other_pages_are_told_nothing(open_to_page, origin):
     """X1"""
@@ -108,7 +116,9 @@ def test_every_answer_has_the_secure_headers(server):
     assert stream.headers["x-accel-buffering"] == "no"
 
 
-@pytest.mark.parametrize("head", [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\r\n\r\n"]
+)
 def test_so_has_what_answers_no_http(server, head):
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:
         sock.sendall(head)
