@@ -19,6 +19,7 @@ from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 from omlx.errors import OmlxError
 from omlx.models.names import Named
 from omlx.server import metrics
+from omlx.server.adminroutes import AdminRoutes
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Counting, Messages
 from omlx.server.auth import Guard
@@ -121,7 +122,7 @@ def build_app(service: Service) -> App:
     )
     app.add_route(routes.health, "/health", methods=_READ)
     app.add_route(routes.metrics, "/metrics", methods=_READ)
-    app.add_route(routes.status, "/admin/api/status", methods=_READ)
+    AdminRoutes(service).add_to(app)
     app.add_route(routes.root, "/", methods=_READ)
     return app
 
@@ -216,10 +217,6 @@ class _Routes:
     async def metrics(self, request: Request) -> HTTPResponse:
         """GET /metrics."""
         return raw(self._service.metrics.exposition(), content_type=metrics.CONTENT_TYPE)
-
-    async def status(self, request: Request) -> HTTPResponse:
-        """GET /admin/api/status."""
-        return json_response(self._service.status())
 
     async def root(self, request: Request) -> HTTPResponse:
         """HEAD /, by which some clients see whether anyone is there."""

@@ -69,6 +69,7 @@ def run_server(
         journal=_journal(resolved),
         profiles=names.profiles,
         refused=refused,
+        origins=resolved.origins,
     )
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert

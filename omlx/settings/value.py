@@ -13,6 +13,8 @@ from typing import Any, cast
 from omlx.settings.leaf import Kind, Leaf
 from omlx.units import parse_duration, parse_size
 
+# What is shown of a secret.
+MASK = "********"
 _BOOLS = {
     "true": True, "yes": True, "on": True, "1": True,
     "false": False, "no": False, "off": False, "0": False,
@@ -237,6 +239,17 @@ def show(leaf: Leaf, value: object) -> str:
             return _with_unit(value, _DURATIONS, "s")
         return f"{value:g}" if isinstance(value, float) else str(value)
     return str(value)
+
+
+def masked(leaf: Leaf, value: object) -> object:
+    """The value as JSON has it, and a mask for a secret."""
+    if leaf.option.secret and value is not None:
+        return MASK
+    if leaf.kind is Kind.NAMES:
+        return dict(cast(tuple[tuple[str, str], ...], value))
+    if isinstance(value, tuple):
+        return [str(item) for item in cast(tuple[object, ...], value)]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _with_unit(value: float, units: Sequence[tuple[int, str]], smallest: str) -> str:
