@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.request import Admitted, Finished, FinishReason, Prefilled, Started
+from omlx.engine.request import Admitted, Finished, FinishReason, Prefilled, Started, Token
 from omlx.settings.layers import Origin, OriginKind
 from omlx.settings.leaf import leaves
 from omlx.settings.schema import Journal, Server
@@ -110,7 +110,7 @@ def test_requests_that_run(own):
         lines = stream.iter_lines()
         assert wait_for(lambda: shown()["state"] == "prefill")
         assert shown()["cached_tokens"] == 5
-        own.engine.emit(Started(request.id, stats(request)))
+        own.engine.emit(Started(request.id, stats(request)), Token(request.id, ord("a")))
         assert wait_for(lambda: shown()["state"] == "decode")
         assert shown()["age_s"] >= first["age_s"]
         assert shown()["tenant"] == first["tenant"]
