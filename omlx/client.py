@@ -3,9 +3,12 @@
 Knows nothing about what the answers mean; standard library only.
 """
 
+import hashlib
 import http.client
 import json
 import os
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from omlx.errors import ServerError
 
 _MAX_ANSWER_BYTES = 16_000_000
 _MAX_STATE_BYTES = 10_000
+_UNIX = "unix:"
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -23,13 +27,15 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class RunningServer:
     """What a state file says of a server that lives; `address` is its base URL.
 
-    `cache_dir` is the folder of its disk tier, None where the file does not say it.
+    `cache_dir` is the folder of its disk tier, None where the file does not say it;
+    `certificate` is the fingerprint of the one that it shows, for an https address.
     """
 
     pid: int
     address: str
     version: str
     cache_dir: Path | None = None
+    certificate: str | None = None
 
 
 def running_servers(state_dir: Path) -> list[RunningServer]:
@@ -53,9 +59,11 @@ def _read_state(path: Path) -> RunningServer | None:
     state = cast(dict[str, object], raw)
     folder = state.get("cache_dir")
     cache_dir = Path(folder) if isinstance(folder, str) else None
+    shown = state.get("certificate")
+    certificate = shown if isinstance(shown, str) else None
     match state:
         case {"pid": int(pid), "address": str(address), "version": str(version)} if pid > 0:
-            return RunningServer(pid, address, version, cache_dir)
+            return RunningServer(pid, address, version, cache_dir, certificate)
         case _:
             return None
 
@@ -71,32 +79,56 @@ def _is_alive(pid: int) -> bool:
 
 
 def get_json(
-    address: str, path: str, *, api_key: str | None = None, timeout_s: float = 3.0
+    address: str,
+    path: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 3.0,
+    certificate: str | None = None,
 ) -> Mapping[str, object]:
-    """GET a JSON object from a server; ServerError says what went wrong."""
-    status, body = _ask("GET", address, path, api_key=api_key, timeout_s=timeout_s)
+    """GET a JSON object from a server; ServerError says what went wrong.
+
+    `certificate` is the only one that is taken from an https address, by its fingerprint; None
+    takes those that the machine trusts.
+    """
+    asked = _Asked("GET", path, api_key, timeout_s, certificate)
+    status, body = _ask(address, asked)
     if status != 200:
         raise ServerError(f"the server at {address} answers {path} with {status}")
     return _parse(address, path, body)
 
 
 def post(
-    address: str, path: str, *, api_key: str | None = None, timeout_s: float = 3.0
+    address: str,
+    path: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 3.0,
+    certificate: str | None = None,
 ) -> tuple[int, Mapping[str, object]]:
-    """POST without a body; the status and the JSON object that came. ServerError."""
-    status, body = _ask("POST", address, path, api_key=api_key, timeout_s=timeout_s)
+    """POST without a body; the status and the JSON object that came. ServerError as `get_json`."""
+    asked = _Asked("POST", path, api_key, timeout_s, certificate)
+    status, body = _ask(address, asked)
     return status, _parse(address, path, body)
 
 
-def _ask(
-    method: str, address: str, path: str, *, api_key: str | None, timeout_s: float
-) -> tuple[int, bytes]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    method: str
+    path: str
+    api_key: str | None
+    timeout_s: float
+    certificate: str | None
+
+
+def _ask(address: str, asked: _Asked) -> tuple[int, bytes]:
     headers = {"Accept": "application/json", "Connection": "close"}
-    if api_key is not None:
-        headers["Authorization"] = f"Bearer {api_key}"
-    connection = _connect(address, timeout_s)
+    if asked.api_key is not None:
+        headers["Authorization"] = f"Bearer {asked.api_key}"
+    connection = _connection(address, asked)
     try:
-        connection.request(method, path, headers=headers)
+        _connect(connection, address, asked)
+        connection.request(asked.method, asked.path, headers=headers)
         with connection.getresponse() as response:
             status, body = response.status, response.read(_MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -112,15 +144,44 @@ def _ask(
     return status, body
 
 
-def _connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+def _connect(connection: http.client.HTTPConnection, address: str, asked: _Asked) -> None:
+    """Connect, and look at the certificate before anything is sent."""
+    if address.startswith(_UNIX):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock = sock  # closed with the connection
+        sock.settimeout(asked.timeout_s)
+        sock.connect(address.removeprefix(_UNIX))
+        return
+    connection.connect()
+    sock = connection.sock
+    if asked.certificate is not None and isinstance(sock, ssl.SSLSocket):
+        shown = sock.getpeercert(binary_form=True) or b""
+        if hashlib.sha256(shown).hexdigest() != asked.certificate:
+            raise ServerError(
+                f"what answers at {address} does not show the certificate of the server",
+                hint="another process may listen there; start omlx serve again",
+            )
+
+
+def _connection(address: str, asked: _Asked) -> http.client.HTTPConnection:
+    if address.startswith(_UNIX) and "\0" not in address:
+        return http.client.HTTPConnection("localhost", timeout=asked.timeout_s)
     try:
         url = urlsplit(address)
         host, port = url.hostname, url.port
     except ValueError:
         host, port, url = None, None, None
-    if url is None or url.scheme != "http" or not host:
+    if url is None or url.scheme not in ("http", "https") or not host:
         raise ServerError(f"{address!r} is not the address of a server")
-    return http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=timeout_s)
+    host = _ANY_ADDRESS.get(host, host)
+    if url.scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=asked.timeout_s)
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if asked.certificate is not None:  # that one is compared, whoever signed it
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=asked.timeout_s, context=context)
 
 
 def _parse(address: str, path: str, body: bytes) -> Mapping[str, object]:

@@ -74,6 +74,7 @@ def live_servers(
                 server.address,
                 "/admin/api/status",
                 api_key=resolved.settings.server.api_key,
+                certificate=server.certificate,
             )
         except ServerError as error:
             problems.append(error.message + (f" ({error.hint})" if error.hint else ""))

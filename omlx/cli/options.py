@@ -56,8 +56,8 @@ class SettingType(click.ParamType[object]):
         from omlx.settings.leaf import Kind
 
         if self._leaf.kind in (Kind.PATH, Kind.PATHS):
-            is_file = self._leaf.option.is_file
-            return [CompletionItem(incomplete, type="file" if is_file else "dir")]
+            kind = "file" if self._leaf.option.is_file else "dir"
+            return [CompletionItem(incomplete, type=kind)]
         words = (*self._leaf.option.choices, *self._leaf.words)
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
@@ -97,10 +97,12 @@ def metavar(leaf: "Leaf") -> str:
     """What stands for a setting's value in the help."""
     from omlx.settings.leaf import Kind
 
+    if leaf.option.is_file:
+        return "FILE"
     if leaf.option.choices:
         return "[" + "|".join(leaf.option.choices) + "]"
     name = {
-        Kind.PATH: "FILE" if leaf.option.is_file else "DIR",
+        Kind.PATH: "DIR",
         Kind.PATHS: "DIR",
         Kind.NAMES: "NAME=MODEL",
         Kind.TEXTS: "TEXT",

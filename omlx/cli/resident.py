@@ -54,7 +54,9 @@ def _change(resolved: "Resolved", name: str, verb: str) -> str:
     path = f"/v1/models/{quote(name, safe='/')}/{verb}"
     key = resolved.settings.server.api_key
     for server in servers:
-        status, answer = post(server.address, path, api_key=key, timeout_s=_LOAD_S)
+        status, answer = post(
+            server.address, path, api_key=key, timeout_s=_LOAD_S, certificate=server.certificate
+        )
         if status == 200:
             return f"{answer.get('id')}: {answer.get('state')}"
         if status != _NOT_FOUND:

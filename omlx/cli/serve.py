@@ -93,18 +93,29 @@ def ready_lines(resolved: "Resolved", discovery: "Discovery", address: str) -> l
         f"omlx serves at {address}",
         f"{'model' if len(ids) == 1 else 'models'}: {', '.join(ids)}",
         "try it (a request waits until its model is loaded):",
-        curl(address, ids[0], key=_key_placeholder(resolved)),
+        curl(
+            address,
+            ids[0],
+            key=_key_placeholder(resolved),
+            certificate=resolved.settings.server.tls_cert,
+        ),
     ]
 
 
-def curl(address: str, model_id: str, *, key: str | None) -> str:
-    """A request to paste into a shell; `key` is what stands for the API key in it."""
+def curl(address: str, model_id: str, *, key: str | None, certificate: Path | None = None) -> str:
+    """A request to paste into a shell; `key` is what stands for the API key in it.
+
+    `certificate` is the file of the one that the server shows.
+    """
     body = {
         "model": model_id,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 64,
         "temperature": 0,
     }
+    is_unix, path = address.startswith("unix:"), address.removeprefix("unix:")
+    if is_unix:
+        address = "http://localhost"
     lines = [
         f"curl {address}/v1/chat/completions",
         "-H 'Content-Type: application/json'",
@@ -112,6 +123,10 @@ def curl(address: str, model_id: str, *, key: str | None) -> str:
     ]
     if key is not None:
         lines.insert(1, f'-H "Authorization: Bearer {key}"')
+    if is_unix:
+        lines.insert(1, f"--unix-socket {shlex.quote(path)}")
+    if certificate is not None:
+        lines.insert(1, f"--cacert {shlex.quote(str(certificate))}")
     return " \\\n  ".join(lines)
 
 

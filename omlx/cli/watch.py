@@ -90,10 +90,12 @@ def watch_server(
         warn(
             [f"{len(servers)} servers use this cache; the one at {servers[0][0].address} is shown"]
         )
-    address, key = servers[0][0].address, resolved.settings.server.api_key
+    server, key = servers[0][0], resolved.settings.server.api_key
     is_picture = sys.stdout.isatty() and not as_json
     watch(
-        lambda: get_json(address, "/admin/api/status", api_key=key),
+        lambda: get_json(
+            server.address, "/admin/api/status", api_key=key, certificate=server.certificate
+        ),
         CachePicture() if is_picture else CacheLines(as_json=as_json),
         interval_s=LIVE_INTERVAL_S if is_picture else LINE_INTERVAL_S,
         pause=pause,

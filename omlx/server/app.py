@@ -19,6 +19,7 @@ from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 from omlx.errors import OmlxError
 from omlx.models.names import Named
 from omlx.server import metrics
+from omlx.server.adminroutes import AdminRoutes
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Counting, Messages
 from omlx.server.auth import Guard, need_of
@@ -42,20 +43,21 @@ from omlx.server.openai.responses import Responses
 from omlx.server.origin import SECURE_HEADERS
 from omlx.server.prompt import find_model
 from omlx.server.quota import Quotas
+from omlx.server.resident import load_model, unload_model
 from omlx.server.respond import Responder
 from omlx.server.service import Service
 from omlx.server.web import (
     JSON,
     App,
+    Handler,
     Request,
     close_if_unread,
     flavor,
+    headers_of,
     json_response,
     request_id,
     set_grant,
 )
-
-Handler = Callable[..., Coroutine[Any, Any, HTTPResponse]]
 
 _log = logging.getLogger("omlx.server")
 _READ = ["GET", "HEAD"]
@@ -118,18 +120,19 @@ def build_app(service: Service, keys: KeyRing) -> App:
     _add(app, routes.change_model, "/v1/models/<model_id:path>", ["POST"])
     _add(app, routes.health, "/health", _READ)
     _add(app, routes.metrics, "/metrics", _READ)
-    _add(app, routes.status, "/admin/api/status", _READ)
+    for name, handler in AdminRoutes(service).handlers().items():
+        _add(app, handler, f"/admin/api/{name}", _READ, name=f"admin_{name}")
     _add(app, routes.root, "/", _READ)
     return app
 
 
-def _add(app: App, handler: Handler, path: str, methods: list[str]) -> None:
+def _add(app: App, handler: Handler, path: str, methods: list[str], *, name: str = "") -> None:
     """A route whose checks come before a body that may be there is read; none of it is."""
 
     async def handle(request: Request, **places: str) -> HTTPResponse:
         return await handler(request, **places)
 
-    app.add_route(handle, path, methods=methods, name=handler.__name__, stream=True)
+    app.add_route(handle, path, methods=methods, name=name or handler.__name__, stream=True)
 
 
 def forget_app(app: App) -> None:
@@ -173,9 +176,11 @@ class _Routes:
             return None
         headers = request.headers
         if request.method == "OPTIONS":
-            allowed = self._guard.sites.preflight(headers)
-            if allowed is not None:
-                return raw(b"", status=204, headers=dict(allowed))
+            self._guard.origins.check_host(headers)
+            wanted = headers_of(request).get("access-control-request-headers", "")
+            granted = self._guard.origins.preflight(headers, wanted)
+            if granted is not None:
+                return raw(b"", status=204, headers=dict(granted))
         set_grant(request, self._guard.check(request.method, headers, need_of(request.path)))
         return None
 
@@ -184,11 +189,8 @@ class _Routes:
         name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
         headers = cast(MutableMapping[str, str], cast(Any, response).headers)
         headers[name] = f"req_{request_id(request)}"
-        for name, value in SECURE_HEADERS.items():
-            headers.setdefault(name, value)
-        if self._guard.sites.origins:
-            headers["vary"] = "Origin"
-            headers.update(self._guard.sites.allowed(request.headers) or {})
+        headers.update(SECURE_HEADERS)
+        headers.update(self._guard.origins.answer_headers(request.headers))
         close_if_unread(request)
 
     async def models(self, request: Request) -> HTTPResponse:
@@ -216,8 +218,12 @@ class _Routes:
         if verb not in ("load", "unload") or not name:
             raise ApiError(404, f"POST /v1/models/ID/load or /unload, not {verb[:40]!r}")
         entry = find_model(self._service.context, name, or_default=False).entry
-        change = self._service.load_model if verb == "load" else self._service.unload_model
-        return json_response(await change(entry.id))
+        service, pool = self._service, self._service.context.pool
+        if verb == "load":
+            done = await load_model(pool, entry.id, lambda: service.is_draining)
+        else:
+            done = await unload_model(pool, entry.id)
+        return json_response(done)
 
     def _listed(self, name: str, named: Named) -> Listed:
         window = self._service.window(named.entry, named.id)
@@ -232,10 +238,6 @@ class _Routes:
     async def metrics(self, request: Request) -> HTTPResponse:
         """GET /metrics."""
         return raw(self._service.metrics.exposition(), content_type=metrics.CONTENT_TYPE)
-
-    async def status(self, request: Request) -> HTTPResponse:
-        """GET /admin/api/status."""
-        return json_response(self._service.status())
 
     async def root(self, request: Request) -> HTTPResponse:
         """HEAD /, by which some clients see whether anyone is there."""

@@ -10,10 +10,11 @@ from typing import Never
 from omlx.errors import ServerError
 from omlx.server.errors import ApiError
 from omlx.server.keyring import SETTINGS_KEY, KeyRing
-from omlx.server.origin import Headers, Sites, checked_hosts, checked_origins, is_loopback
+from omlx.server.origin import Headers, Origins, check_origins, is_loopback
 from omlx.settings.keys import Key, Limits, Scope
 from omlx.settings.server import Server
 
+_READING = ("GET", "HEAD", "OPTIONS")
 _ADD_HINT = "omlx key add NAME makes one, or set OMLX_SERVER_API_KEY"
 
 
@@ -71,8 +72,7 @@ def check_access(settings: Server, keys: KeyRing) -> None:
         raise ServerError(
             "The API key is empty", hint="set OMLX_SERVER_API_KEY to a key, or leave it out"
         )
-    checked_origins(settings.cors_origins)
-    checked_hosts(settings.allowed_hosts)
+    check_origins(settings.allowed_hosts, settings.cors_origins)
     if is_local(settings):
         return
     if settings.skip_api_key_verification:
@@ -95,16 +95,16 @@ class Guard:
         self._settings = settings
         self._keys = keys
         self._is_local = is_local(settings)
-        self.sites = Sites(
-            is_local=self._is_local,
-            has_names=settings.unix_socket is None,
-            hosts=checked_hosts(settings.allowed_hosts),
-            origins=checked_origins(settings.cors_origins),
-        )
+        # Nobody but this user can reach a Unix socket, whatever the Host header says.
+        host = "" if settings.unix_socket else settings.host
+        self.origins = Origins(host, settings.allowed_hosts, settings.cors_origins)
 
     def check(self, method: str, headers: Headers, need: Need) -> Grant:
         """Refuse what a web page could have sent, what is not JSON, and what lacks the key."""
-        self.sites.check(method, headers)
+        self.origins.check_host(headers)
+        if method not in _READING:
+            self.origins.check_origin(headers)
+            _check_content(headers)
         return ANYONE if need is Need.NOTHING else self.grant(headers, need)
 
     def grant(self, headers: Headers, need: Need) -> Grant:
@@ -156,3 +156,12 @@ def _sent(headers: Headers) -> list[bytes]:
 def _bearer(value: str) -> str:
     scheme, _, key = value.strip().partition(" ")
     return key if scheme.lower() == "bearer" else ""
+
+
+def _check_content(headers: Headers) -> None:
+    for value in headers.getall("content-type", ()):
+        if value.partition(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "The content type must be application/json")
+    for value in headers.getall("content-encoding", ()):
+        if value.strip().lower() not in ("", "identity"):
+            raise ApiError(415, "A body with a content encoding is not accepted")

@@ -10,6 +10,7 @@ import msgspec
 import orjson
 
 from omlx.server.errors import ApiError
+from omlx.server.shape import check_shape
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """
     if not body.strip():
         raise ApiError(400, "The body is empty; it must be a JSON object")
+    check_shape(body)
     try:
         try:
             return decoder.decode(body)

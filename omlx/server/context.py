@@ -16,6 +16,7 @@ from omlx.models.locate import ModelEntry
 from omlx.models.names import Names
 from omlx.server.forms import SpeechForms
 from omlx.settings.build import ModelSettings
+from omlx.settings.layers import Origin
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
 
@@ -174,6 +175,8 @@ class ServerContext:
     # Models that are there and can't be served, with the reason.
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     profiles: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    # Who set each setting, by its path.
+    origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
 
     def names(self) -> Names:

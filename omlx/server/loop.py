@@ -7,9 +7,11 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable, Generator
 
+from omlx.errors import ServerError
 from omlx.server.app import build_app, forget_app
 from omlx.server.auth import check_access
 from omlx.server.context import EnginePool, ServerContext
@@ -17,7 +19,10 @@ from omlx.server.hub import Hub
 from omlx.server.keyring import KeyRing
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
+from omlx.server.tls import tls_context
+from omlx.server.unixsocket import bound_unix, unix_address
 from omlx.server.warm import Warmer, WarmPlan
+from omlx.settings.server import Server
 
 _log = logging.getLogger("omlx.server")
 _SANIC_LOGGERS = ("sanic.root", "sanic.error", "sanic.server", "sanic.access")
@@ -43,17 +48,18 @@ async def serve(
     keys = KeyRing(context.keys_path, settings.api_key)
     keys.load()
     check_access(settings, keys)
+    tls = tls_context(settings.tls_cert, settings.tls_key)
     _quiet_sanic()
     stopper = _Stopper(stop or asyncio.Event())
     with contextlib.ExitStack() as cleanup:
-        listener = cleanup.enter_context(bind(settings.host, settings.port))
+        listener, address = _listen(settings, cleanup, is_secure=tls is not None)
         cleanup.enter_context(stopper.signals())
         service = Service(context, Hub(asyncio.get_running_loop(), max_backlog=context.max_backlog))
-        service.address = address_of(settings.host, listener)
+        service.address = address
         cleanup.callback(service.close)
         app = build_app(service, keys)
         cleanup.callback(forget_app, app)
-        sockets = await Sockets.start(app, listener)
+        sockets = await Sockets.start(app, listener, tls)
         warming: asyncio.Task[None] | None = None
         try:
             context.pool.start_all(service.hub.listener)
@@ -66,6 +72,21 @@ async def serve(
                 warming.cancel()
             await _end(service, sockets, stopper)
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
+
+
+def _listen(
+    settings: Server, cleanup: contextlib.ExitStack, *, is_secure: bool
+) -> tuple[socket.socket, str]:
+    """The socket that the settings want, closed by `cleanup`, and its address."""
+    path = settings.unix_socket
+    if path is not None:
+        if is_secure:
+            raise ServerError(
+                "A Unix socket needs no TLS", hint="set server.unix_socket or server.tls_cert"
+            )
+        return cleanup.enter_context(bound_unix(path)), unix_address(path)
+    listener = cleanup.enter_context(bind(settings.host, settings.port))
+    return listener, address_of(settings.host, listener, is_secure=is_secure)
 
 
 def _start_warming(service: Service, plan: WarmPlan) -> asyncio.Task[None] | None:

@@ -1,13 +1,12 @@
-"""Which web pages may use the server: the Host and Origin headers, content types, CORS.
+"""Which names this server goes by, and which web pages may ask it: the Host and Origin headers.
 
-Knows nothing about keys or routes. Browsers can't be told what to send in these headers by a page,
-so they say what other programs, which need a key, could say as they like.
+Knows nothing about keys, bodies or routes; each check needs headers only.
 """
 
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -15,21 +14,17 @@ from omlx.errors import ServerError
 from omlx.server.errors import ApiError
 
 _PORT = re.compile(r":[0-9]{0,5}")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@,]+")
-_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_HEADER_NAMES = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\s*,\s*[A-Za-z0-9_-]{1,80}){0,63}")
-_READING = ("GET", "HEAD", "OPTIONS")
-_METHODS = "GET, HEAD, POST, DELETE"
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _PREFLIGHT_S = "600"
-_SHOWN_HEADERS = "request-id, x-request-id, retry-after"
-# A page of the server's own, once there is one, says more of itself.
-SECURE_HEADERS: Mapping[str, str] = {
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-frame-options": "DENY",
-}
+_EXPOSED = "x-request-id, request-id, retry-after"
+# No answer is a page: nothing of it may be run, shown in a frame, guessed at or kept.
+SECURE_HEADERS: Sequence[tuple[str, str]] = (
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("referrer-policy", "no-referrer"),
+    ("x-frame-options", "DENY"),
+)
 
 
 class Headers(Protocol):
@@ -51,129 +46,101 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sites:
-    """What a server knows of names and pages; `check` raises ApiError.
+class Origins:
+    """The names of one server, and the origins whose pages may ask it.
 
-    `is_local` is one that only this machine reaches, `has_names` one that is called by a name at
-    all, which one on a Unix socket is not.
+    Where it can be reached from this machine only, or where names are given, a Host header with
+    another name is refused: some page's DNS name would point here. Elsewhere the API key protects.
     """
 
-    is_local: bool
-    has_names: bool = True
-    hosts: frozenset[str] = field(default_factory=frozenset[str])
-    origins: frozenset[str] = field(default_factory=frozenset[str])
+    host: str
+    allowed_hosts: Sequence[str] = ()
+    cors_origins: Sequence[str] = ()
 
-    def check(self, method: str, headers: Headers) -> None:
-        """Refuse what a strange page could have sent, and what is not JSON."""
-        if self.has_names:
-            self._check_host(headers)
-        if method not in _READING:
-            for origin in headers.getall("origin", ()):
-                if not self._may_send(origin.lower(), headers):
-                    raise ApiError(403, "Web pages of other sites may not use this server")
-            _check_content(headers)
-
-    def _check_host(self, headers: Headers) -> None:
-        """A name that is not this machine's means that some page's DNS name points here."""
-        if not (self.is_local or self.hosts):
-            return  # nobody has said what the names are
+    def check_host(self, headers: Headers) -> None:
+        """ApiError 403 for a Host header that is none of this server's names."""
+        if not self.allowed_hosts and not is_loopback(self.host):
+            return
         values = headers.getall("host", ())
         if not values:
             return  # no browser sends none
-        host = _host_of(values[0])
-        if len(values) > 1 or not (is_loopback(host) or host in self.hosts):
-            what = "name this machine, as in localhost or 127.0.0.1"
-            if not self.is_local:
-                what = "be one of server.allowed_hosts"
-            raise ApiError(403, f"The Host header must {what}")
+        if len(values) > 1 or not self._is_own(_host_of(values[0])):
+            raise ApiError(
+                403,
+                "The Host header must name this machine, as in localhost or 127.0.0.1, or be one "
+                "of server.allowed_hosts",
+            )
 
-    def _may_send(self, origin: str, headers: Headers) -> bool:
-        if origin in self.origins:
-            return True
-        try:
-            host = urlsplit(origin).hostname or ""
-        except ValueError:
-            return False
-        if is_loopback(host):
-            return True
-        # A page from this very server; a name alone may be anybody's that points here.
-        own = [_host_of(value) for value in headers.getall("host", ())]
-        is_known = host in self.hosts or _is_address(host)
-        return not self.is_local and is_known and own in ([host], [f"[{host}]"])
+    def check_origin(self, headers: Headers) -> None:
+        """ApiError 403 for a page of another site, or of none."""
+        for origin in headers.getall("origin", ()):
+            if origin in self.cors_origins:
+                continue
+            try:
+                host = urlsplit(origin).hostname or ""
+            except ValueError:
+                host = ""
+            if not self._is_own(host):
+                raise ApiError(403, "Web pages of other sites may not use this server")
 
-    def preflight(self, headers: Headers) -> Mapping[str, str] | None:
-        """The headers of the answer to a browser that asks first; None where it asks nothing.
-
-        ApiError 403 where the page may not.
-        """
-        methods = headers.getall("access-control-request-method", ())
-        if not (methods and headers.getall("origin", ())):
-            return None
-        allowed = self.allowed(headers)
-        if allowed is None:
-            raise ApiError(403, "Web pages of other sites may not use this server")
-        found = {**allowed, "access-control-allow-methods": _METHODS}
-        wanted = ", ".join(headers.getall("access-control-request-headers", ())).strip()
-        if _HEADER_NAMES.fullmatch(wanted):
-            found["access-control-allow-headers"] = wanted
-        if headers.getall("access-control-request-private-network", ()):
-            found["access-control-allow-private-network"] = "true"
-        return {**found, "access-control-max-age": _PREFLIGHT_S}
-
-    def allowed(self, headers: Headers) -> Mapping[str, str] | None:
-        """The headers that let a listed page read an answer; None for any other."""
-        origins = headers.getall("origin", ())
-        if len(origins) != 1 or origins[0].lower() not in self.origins:
-            return None
+    def answer_headers(self, headers: Headers) -> Mapping[str, str]:
+        """What tells a browser that a page may read an answer; empty while no origin is listed."""
+        if not self.cors_origins:
+            return {}
+        origin = self._listed(headers)
+        if origin is None:
+            return {"vary": "Origin"}
         return {
-            "access-control-allow-origin": origins[0],
-            "access-control-expose-headers": _SHOWN_HEADERS,
+            "vary": "Origin",
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": _EXPOSED,
         }
 
+    def preflight(self, headers: Headers, allowed: str) -> Mapping[str, str] | None:
+        """What to answer to a browser's question before a call; None where it is no such, or no.
 
-def checked_origins(origins: Sequence[str]) -> frozenset[str]:
-    """The origins of settings; ServerError for one that is none, or is all of them."""
-    for origin in origins:
-        if not _ORIGIN.fullmatch(origin.lower()):
+        `allowed` is what headers a page wants to send; the answer has the same.
+        """
+        is_asked = headers.getall("access-control-request-method", ())
+        if not is_asked or self._listed(headers) is None:
+            return None
+        return {
+            "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+            "access-control-allow-headers": allowed,
+            "access-control-max-age": _PREFLIGHT_S,
+        }
+
+    def _listed(self, headers: Headers) -> str | None:
+        """The one origin of a request, if its pages may ask."""
+        values = headers.getall("origin", ())
+        return values[0] if len(values) == 1 and values[0] in self.cors_origins else None
+
+    def _is_own(self, host: str) -> bool:
+        host = host.lower()
+        return is_loopback(host) or any(
+            host.strip("[]") == name.lower().strip("[]") for name in self.allowed_hosts if host
+        )
+
+
+def check_origins(allowed_hosts: Sequence[str], cors_origins: Sequence[str]) -> None:
+    """ServerError for a setting that could never match, or would let in every page."""
+    for name in allowed_hosts:
+        if _host_of(name) != name or not name.strip("[]") or "*" in name or "/" in name:
             raise ServerError(
-                f"server.cors_origins: {origin!r} is not an origin",
-                hint="name each one, as in https://chat.example or http://localhost:3000; there "
-                "is no * for all of them",
+                f"server.allowed_hosts has {name!r}, which is no host name",
+                hint="give names or addresses without scheme and port, such as gpu.lan",
             )
-    return frozenset(origin.lower() for origin in origins)
-
-
-def checked_hosts(hosts: Sequence[str]) -> frozenset[str]:
-    """The names of settings; ServerError for one that is none."""
-    for host in hosts:
-        if not (_HOST_NAME.fullmatch(host) or _is_address(host)):
+    for origin in cors_origins:
+        if not _ORIGIN.fullmatch(origin):
             raise ServerError(
-                f"server.allowed_hosts: {host!r} is not a name",
-                hint="write the name or address alone, without a port, as in gpu.lan",
+                f"server.cors_origins has {origin!r}, which is no origin of pages",
+                hint="give each as browsers send it, such as https://app.example; there is no '*'",
             )
-    return frozenset(host.lower() for host in hosts)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _host_of(value: str) -> str:
-    """A Host header without its port, in lower case; empty if it isn't one."""
+    """A Host header without its port; empty if it isn't one."""
     end = value.rfind("]") + 1 if value.startswith("[") else value.find(":")
     end = len(value) if end < 0 else end
     host, port = value[:end], value[end:]
-    return host.lower() if not port or _PORT.fullmatch(port) else ""
-
-
-def _check_content(headers: Headers) -> None:
-    for value in headers.getall("content-type", ()):
-        if value.partition(";")[0].strip().lower() != "application/json":
-            raise ApiError(415, "The content type must be application/json")
-    for value in headers.getall("content-encoding", ()):
-        if value.strip().lower() not in ("", "identity"):
-            raise ApiError(415, "A body with a content encoding is not accepted")
+    return host if not port or _PORT.fullmatch(port) else ""

@@ -4,6 +4,7 @@ Knows nothing about flags or terminals.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
 from omlx.server.loop import serve
 from omlx.server.service import Service
+from omlx.server.tls import fingerprint
 from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
@@ -68,8 +70,11 @@ def run_server(
         keys_path=resolved.keys_path,
         profiles=names.profiles,
         refused=refused,
+        origins=resolved.origins,
     )
     state_dir = resolved.state_dir
+    cert = resolved.settings.server.tls_cert
+    certificate = None if cert is None else fingerprint(cert)
 
     def on_bound(service: Service) -> None:
         try:
@@ -78,6 +83,7 @@ def run_server(
                 service.address,
                 cache_dir=resolved.cache_dir,
                 started=datetime.now(UTC),
+                certificate=certificate,
             )
         except OSError as error:
             _log.warning("other commands won't find this server: %s", error)
@@ -183,12 +189,26 @@ def _model_settings(named: Named, resolved: Resolved) -> ModelSettings:
 
 
 def state_path(state_dir: Path, address: str) -> Path:
-    """The file that says that a server runs on the address' port."""
-    return state_dir / f"server-{address.rpartition(':')[2]}.json"
+    """The file that says that a server runs on the address' port, or socket."""
+    scheme, _, rest = address.partition(":")
+    name = rest.rpartition(":")[2]
+    if scheme == "unix":
+        name = "unix-" + hashlib.sha256(os.fsencode(rest)).hexdigest()[:12]
+    return state_dir / f"server-{name}.json"
 
 
-def write_state(state_dir: Path, address: str, *, cache_dir: Path, started: datetime) -> None:
-    """Leave word of this process for `omlx` commands: pid, address, version, start, cache."""
+def write_state(
+    state_dir: Path,
+    address: str,
+    *,
+    cache_dir: Path,
+    started: datetime,
+    certificate: str | None = None,
+) -> None:
+    """Leave word of this process for `omlx` commands: pid, address, version, start, cache.
+
+    `certificate` is the fingerprint of the one that the server shows.
+    """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = {
         "pid": os.getpid(),
@@ -196,6 +216,7 @@ def write_state(state_dir: Path, address: str, *, cache_dir: Path, started: date
         "version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "cache_dir": str(cache_dir),
+        **({"certificate": certificate} if certificate else {}),
     }
     # mkstemp files are 0600 from the start.
     handle, name = tempfile.mkstemp(prefix=".tmp-", dir=state_dir)

@@ -6,7 +6,7 @@ Knows nothing about HTTP; handlers and the run loop use it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from omlx import __version__
@@ -14,7 +14,7 @@ from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
-from omlx.server.errors import busy, in_use, unavailable
+from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
@@ -26,7 +26,6 @@ from omlx.units import format_duration
 
 _log = logging.getLogger("omlx.server")
 _UNUSABLE = (EngineState.FAILED, EngineState.STOPPED)
-_POLL_S = 0.05
 
 
 class Service:
@@ -44,6 +43,7 @@ class Service:
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
+        self._running: dict[int, Course] = {}
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
         self._recorder = Recorder(
             context.journal,
@@ -74,6 +74,14 @@ class Service:
     def num_active(self) -> int:
         """How many requests are not over."""
         return self._active.total()
+
+    def running(self) -> Iterable[Course]:
+        """The requests that are not over."""
+        return self._running.values()
+
+    def recent(self) -> list[dict[str, object]]:
+        """The last requests that are over, without any text."""
+        return self._recorder.recent()
 
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""
@@ -188,28 +196,6 @@ class Service:
         # A model that is not loaded is loaded by the next request.
         return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
 
-    async def load_model(self, model_id: str) -> dict[str, object]:
-        """Load a model and wait until it is; ApiError if it can't be."""
-        pool = self.context.pool
-        pool.load(model_id)
-        while (state := pool.get(model_id).state()) is not EngineState.READY:
-            reason = pool.refusal(model_id)
-            if reason is not None:
-                raise unavailable(reason or f"The model {model_id!r} was unloaded again")
-            if self.is_draining:
-                raise unavailable("The server is stopping")
-            await asyncio.sleep(_POLL_S)
-        return {"id": model_id, "state": state.value}
-
-    async def unload_model(self, model_id: str) -> dict[str, object]:
-        """Unload a model and wait until its process is gone; ApiError if it has requests."""
-        pool = self.context.pool
-        if not pool.unload(model_id):
-            raise in_use(model_id, pool.health(model_id).num_live)
-        while (state := pool.get(model_id).state()) is EngineState.DRAINING:
-            await asyncio.sleep(_POLL_S)
-        return {"id": model_id, "state": state.value}
-
     def drain(self) -> None:
         """Take no more requests; those that run go on."""
         self.is_draining = True
@@ -221,11 +207,13 @@ class Service:
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
+        self._running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
+        self._running.pop(id(course), None)
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))

@@ -7,6 +7,7 @@ stop hangs on idle connections.
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -68,10 +69,11 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(host: str, listener: socket.socket) -> str:
+def address_of(host: str, listener: socket.socket, *, is_secure: bool = False) -> str:
     """The address for clients, with the port that was really taken."""
     port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_secure else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Sockets:
@@ -81,11 +83,13 @@ class Sockets:
         self._server = server
 
     @classmethod
-    async def start(cls, app: App, listener: socket.socket) -> "Sockets":
+    async def start(
+        cls, app: App, listener: socket.socket, tls: ssl.SSLContext | None = None
+    ) -> "Sockets":
         """Begin to accept connections."""
         untyped = cast(Any, app)
         server: _SanicServer = await untyped.create_server(
-            sock=listener, asyncio_server_kwargs={"start_serving": False}
+            sock=listener, ssl=tls, asyncio_server_kwargs={"start_serving": False}
         )
         await server.startup()
         await server.before_start()

@@ -6,7 +6,7 @@ say little.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from omlx.server.errors import ApiError, Flavor, flavor_of
 
 App = Sanic[Config, SimpleNamespace]
 Request = _Request[App, SimpleNamespace]
+Handler = Callable[..., Coroutine[Any, Any, HTTPResponse]]
 Send = Callable[[bytes], Awaitable[None]]
 JSON = "application/json"
 _MUCH = 4

@@ -70,8 +70,8 @@ _KINDS: Mapping[Any, Kind] = types.MappingProxyType(
         str: Kind.TEXT,
         Path: Kind.PATH,
         tuple[Path, ...]: Kind.PATHS,
-        tuple[tuple[str, str], ...]: Kind.NAMES,
         tuple[str, ...]: Kind.TEXTS,
+        tuple[tuple[str, str], ...]: Kind.NAMES,
     }
 )
 _UNITS = types.MappingProxyType({Unit.SIZE: Kind.SIZE, Unit.DURATION: Kind.DURATION})

@@ -16,10 +16,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of a setting besides its type; an empty `flag` means `--<key>`.
-
-    `is_file` says that a path is that of a file, not of a folder.
-    """
+    """What is known of a setting besides its type; an empty `flag` means `--<key>`."""
 
     help: str
     flag: str = ""
@@ -28,5 +25,5 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    per_model: bool = False
     is_file: bool = False
+    per_model: bool = False

@@ -15,12 +15,12 @@ _EXAMPLES = {
     "engine.ttl": '"15m"',
     "models.max_loaded": "2",
     "server.api_key": '"choose-one"',
-    "server.allowed_hosts": '["gpu.lan"]',
-    "server.cors_origins": '["https://chat.example"]',
-    "server.tls_cert": '"~/.omlx/server.crt"',
-    "server.tls_key": '"~/.omlx/server.key"',
-    "server.unix_socket": '"~/.omlx/server.sock"',
     "server.default_model": '"SmolLM2-135M-Instruct"',
+    "server.allowed_hosts": '["gpu.lan"]',
+    "server.cors_origins": '["https://app.example"]',
+    "server.tls_cert": '"~/tls/cert.pem"',
+    "server.tls_key": '"~/tls/key.pem"',
+    "server.unix_socket": '"~/.omlx/omlx.sock"',
     "models.dir": '["~/models"]',
     "models.alias": '{ fast = "Qwen3-0.6B-4bit" }',
     "cache.dir": '"~/.omlx/cache"',
@@ -53,11 +53,11 @@ def toml_literal(leaf: Leaf, value: object) -> str:
     if leaf.kind is Kind.PATHS:
         paths = cast(tuple[Path, ...], value)
         return "[" + ", ".join(_quote(str(path)) for path in paths) + "]"
+    if leaf.kind is Kind.TEXTS:
+        return "[" + ", ".join(_quote(text) for text in cast(tuple[str, ...], value)) + "]"
     if leaf.kind is Kind.NAMES:
         pairs = cast(tuple[tuple[str, str], ...], value)
         return "{ " + ", ".join(f"{_quote(a)} = {_quote(b)}" for a, b in pairs) + " }"
-    if leaf.kind is Kind.TEXTS:
-        return "[" + ", ".join(map(_quote, cast(tuple[str, ...], value))) + "]"
     text = show(leaf, value)
     plain = leaf.kind in (Kind.BOOL, Kind.INT, Kind.FLOAT) and value not in leaf.words
     return text if plain else _quote(text)

@@ -146,6 +146,7 @@ class Cache:
             "File of a request's JSON body, or of one a line (.jsonl), whose prompt is loaded or "
             "computed once its model is loaded and nothing else runs; may be given several times.",
             flag="--warm-prompt",
+            is_file=True,
         ),
     ] = ()
     warm_heads: Annotated[

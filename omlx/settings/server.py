@@ -26,41 +26,6 @@ class Server:
             secret=True,
         ),
     ] = field(default=None, repr=False)
-    skip_api_key_verification: Annotated[
-        bool,
-        Option("Ask nobody for a key, though there are some; on a loopback address only."),
-    ] = False
-    allow_unauthenticated_inference: Annotated[
-        bool,
-        Option("Let everyone who can connect use the models; all else still needs a key."),
-    ] = False
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        Option(
-            "Name by which clients may call a server that other machines can reach; may be given "
-            "several times. None means any.",
-            flag="--allowed-host",
-        ),
-    ] = ()
-    cors_origins: Annotated[
-        tuple[str, ...],
-        Option(
-            "Origin, as in https://chat.example, whose web pages may use the server; may be given "
-            "several times.",
-            flag="--cors-origin",
-        ),
-    ] = ()
-    tls_cert: Annotated[
-        Path | None, Option("PEM file of the certificate, for HTTPS.", is_file=True)
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        Option("PEM file of the certificate's private key, if it is in another.", is_file=True),
-    ] = None
-    unix_socket: Annotated[
-        Path | None,
-        Option("Listen on this socket, for this user only, in place of a port.", is_file=True),
-    ] = None
     default_model: Annotated[
         str | None, Option("Model that answers requests for an unknown model id.")
     ] = None
@@ -84,3 +49,33 @@ class Server:
             high=3600,
         ),
     ] = 10.0
+    skip_api_key_verification: Annotated[
+        bool,
+        Option("Ask nobody for a key, though there are some; on a loopback address only."),
+    ] = False
+    allow_unauthenticated_inference: Annotated[
+        bool,
+        Option("Let everyone who can connect use the models; all else still needs a key."),
+    ] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option("Name or address of this server that a Host header may have; loopback always may."),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Option("Origin of web pages that may ask this server, such as https://app.example."),
+    ] = ()
+    tls_cert: Annotated[
+        Path | None,
+        Option("PEM file of the certificate and its chain; clients then need https.", is_file=True),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Option("PEM file of the certificate's private key.", is_file=True)
+    ] = None
+    unix_socket: Annotated[
+        Path | None,
+        Option(
+            "Unix socket to listen on instead of host and port; only this user can connect.",
+            is_file=True,
+        ),
+    ] = None

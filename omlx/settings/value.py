@@ -13,6 +13,8 @@ from typing import Any, cast
 from omlx.settings.leaf import Kind, Leaf
 from omlx.units import parse_duration, parse_size
 
+# What is shown of a secret.
+MASK = "********"
 _BOOLS = {
     "true": True, "yes": True, "on": True, "1": True,
     "false": False, "no": False, "off": False, "0": False,
@@ -151,6 +153,18 @@ def _to_text(leaf: Leaf, value: object) -> str:
     return value
 
 
+def _to_texts(leaf: Leaf, value: object, *, from_text: bool) -> tuple[str, ...]:
+    """Texts from a list, or from text with commas between them."""
+    if from_text and isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise _wrong(leaf, value)
+    texts = [_to_text(leaf, item).strip() for item in cast(Sequence[object], value)]
+    if from_text:
+        texts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    return tuple(texts)
+
+
 def _to_path(leaf: Leaf, value: object, base: Path) -> Path:
     if not isinstance(value, str | Path):
         raise _wrong(leaf, value)
@@ -192,20 +206,6 @@ def _to_names(leaf: Leaf, value: object, *, from_text: bool) -> tuple[tuple[str,
     return tuple(named.items())
 
 
-def _to_texts(leaf: Leaf, value: object, *, from_text: bool) -> tuple[str, ...]:
-    """Texts, from a list, or from one with commas between them."""
-    if from_text and isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, list | tuple):
-        raise _wrong(leaf, value)
-    texts = cast(Sequence[object], value)
-    if from_text:
-        texts = [part.strip() for text in texts for part in str(text).split(",") if part.strip()]
-    if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError(f"expected {expected(leaf)}, got one that holds something else")
-    return tuple(dict.fromkeys(_to_text(leaf, text).strip() for text in texts))
-
-
 def _check_limits(leaf: Leaf, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
@@ -239,6 +239,17 @@ def show(leaf: Leaf, value: object) -> str:
             return _with_unit(value, _DURATIONS, "s")
         return f"{value:g}" if isinstance(value, float) else str(value)
     return str(value)
+
+
+def masked(leaf: Leaf, value: object) -> object:
+    """The value as JSON has it, and a mask for a secret."""
+    if leaf.option.secret and value is not None:
+        return MASK
+    if leaf.kind is Kind.NAMES:
+        return dict(cast(tuple[tuple[str, str], ...], value))
+    if isinstance(value, tuple):
+        return [str(item) for item in cast(tuple[object, ...], value)]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _with_unit(value: float, units: Sequence[tuple[int, str]], smallest: str) -> str:

@@ -83,7 +83,7 @@ def test_a_server_that_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "nowhere", "https://127.0.0.1:1", "http://", "http://x:y", "http://[::1", "\0"]
+    "address", ["", "nowhere", "ftp://127.0.0.1:1", "http://", "http://x:y", "http://[::1", "\0"]
 )
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ServerError, match="is not the address of a server"):

@@ -6,17 +6,14 @@ Knows nothing about how they were found.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omlx.cli.view.text import columns
 from omlx.settings.build import ModelSettings, Resolved, Shadowed
 from omlx.settings.layers import Origin
-from omlx.settings.leaf import Kind, Leaf, leaves
+from omlx.settings.leaf import Leaf, leaves
 from omlx.settings.schema import Settings
-from omlx.settings.value import show
-
-MASK = "********"
+from omlx.settings.value import MASK, masked, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def as_text(lines: Sequence[SettingLine], *, with_origin: bool) -> str:
 def as_json(lines: Sequence[SettingLine], resolved: Resolved, *, with_origin: bool) -> str:
     """An object of settings by path; with origins each is an object of its own."""
     items = {
-        line.leaf.path: _detailed(line) if with_origin else _plain(line.leaf, line.value)
+        line.leaf.path: _detailed(line) if with_origin else masked(line.leaf, line.value)
         for line in lines
     }
     whole = {"home": str(resolved.home), "profile": resolved.profile, "settings": items}
@@ -67,10 +64,10 @@ def as_json(lines: Sequence[SettingLine], resolved: Resolved, *, with_origin: bo
 
 def _detailed(line: SettingLine) -> dict[str, object]:
     return {
-        "value": _plain(line.leaf, line.value),
+        "value": masked(line.leaf, line.value),
         "origin": _origin(line.origin),
         "shadowed": [
-            {"value": _plain(line.leaf, lost.value), "origin": _origin(lost.origin)}
+            {"value": masked(line.leaf, lost.value), "origin": _origin(lost.origin)}
             for lost in line.shadowed
         ],
     }
@@ -89,13 +86,3 @@ def _value(settings: object, path: str) -> object:
 
 def _text(leaf: Leaf, value: object) -> str:
     return MASK if leaf.option.secret and value is not None else show(leaf, value)
-
-
-def _plain(leaf: Leaf, value: object) -> object:
-    if leaf.option.secret and value is not None:
-        return MASK
-    if leaf.kind is Kind.NAMES:
-        return dict(cast(tuple[tuple[str, str], ...], value))
-    if isinstance(value, tuple):
-        return [str(item) for item in cast(tuple[object, ...], value)]
-    return str(value) if isinstance(value, Path) else value

@@ -3,7 +3,15 @@
 Knows nothing about what the fields lead to; unknown fields are ignored.
 """
 
+from typing import Annotated
+
 import msgspec
+
+from omlx.server.shape import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+
+_MESSAGES = msgspec.Meta(max_length=MAX_MESSAGES)
+_TOOLS = msgspec.Meta(max_length=MAX_TOOLS)
+_PARTS = msgspec.Meta(max_length=MAX_PARTS)
 
 Number = int | float
 
@@ -69,7 +77,7 @@ class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
     """What a tool returned."""
 
     tool_use_id: str = ""
-    content: str | list[Returned] | None = None
+    content: str | Annotated[list[Returned], _PARTS] | None = None
 
 
 Block = (
@@ -84,7 +92,7 @@ Block = (
     | ServerToolUseBlock
     | WebSearchResultBlock
 )
-Content = str | list[Block]
+Content = str | Annotated[list[Block], _PARTS]
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
@@ -156,9 +164,9 @@ class CountRequest(msgspec.Struct, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
 
     model: str
-    messages: list[Message]
-    system: str | list[TextBlock] | None = None
-    tools: list[msgspec.Raw] | None = None
+    messages: Annotated[list[Message], _MESSAGES]
+    system: str | Annotated[list[TextBlock], _PARTS] | None = None
+    tools: Annotated[list[msgspec.Raw], _TOOLS] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None

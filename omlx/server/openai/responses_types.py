@@ -3,7 +3,15 @@
 Knows nothing about what the fields lead to; unknown fields are ignored.
 """
 
+from typing import Annotated
+
 import msgspec
+
+from omlx.server.shape import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+
+_MESSAGES = msgspec.Meta(max_length=MAX_MESSAGES)
+_TOOLS = msgspec.Meta(max_length=MAX_TOOLS)
+_PARTS = msgspec.Meta(max_length=MAX_PARTS)
 
 Number = int | float
 
@@ -16,7 +24,7 @@ class Part(msgspec.Struct):
     refusal: str = ""
 
 
-Content = str | list[Part] | None
+Content = str | Annotated[list[Part], _PARTS] | None
 
 
 class Kind(msgspec.Struct):
@@ -137,11 +145,11 @@ class ResponsesRequest(msgspec.Struct):
     """The body of POST /v1/responses."""
 
     model: str
-    input: str | list[msgspec.Raw] | None = None
+    input: str | Annotated[list[msgspec.Raw], _MESSAGES] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    tools: list[msgspec.Raw] | None = None
+    tools: Annotated[list[msgspec.Raw], _TOOLS] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None

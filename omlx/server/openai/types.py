@@ -3,7 +3,15 @@
 Knows nothing about what the fields lead to; unknown fields are ignored.
 """
 
+from typing import Annotated
+
 import msgspec
+
+from omlx.server.shape import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+
+_MESSAGES = msgspec.Meta(max_length=MAX_MESSAGES)
+_TOOLS = msgspec.Meta(max_length=MAX_TOOLS)
+_PARTS = msgspec.Meta(max_length=MAX_PARTS)
 
 Number = int | float
 
@@ -33,7 +41,7 @@ class FilePart(msgspec.Struct, tag_field="type", tag="file"):
 
 
 Part = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
-Content = str | list[Part] | None
+Content = str | Annotated[list[Part], _PARTS] | None
 
 
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
@@ -158,7 +166,7 @@ class ChatRequest(msgspec.Struct):
     """The body of POST /v1/chat/completions."""
 
     model: str
-    messages: list[Message]
+    messages: Annotated[list[Message], _MESSAGES]
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
     temperature: Number | None = None
@@ -180,7 +188,7 @@ class ChatRequest(msgspec.Struct):
     min_tokens: Number | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], _TOOLS] | None = None
     tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
     functions: list[msgspec.Raw] | None = None

@@ -90,6 +90,27 @@ def test_two_host_headers_are_refused():
     assert status(guard_of("127.0.0.1"), LOCAL, ("host", "evil.example")) == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("gpu.lan", 200),
+        ("GPU.lan:8000", 200),
+        ("192.168.1.5:8000", 200),
+        ("[fd00::1]:80", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+        ("gpu.lan.evil.example", 403),
+        ("", 403),
+    ],
+)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0", "::"])
+def test_allowed_hosts_are_the_only_names_besides_loopback(host, expected, bind):
+    guard = guard_of(bind, "k", allowed_hosts=("gpu.lan", "192.168.1.5", "fd00::1"))
+    key = ("x-api-key", "k")
+    assert status(guard, ("host", host), key) == expected
+    assert status(guard, LOCAL, ("origin", f"http://{host}"), key) == expected
+
+
 def test_host_is_free_where_a_key_protects_the_server():
     guard = guard_of("0.0.0.0", "secret")
     assert status(guard, ("host", "gpu.lan:8000"), ("x-api-key", "secret")) == 200
@@ -108,11 +129,13 @@ def test_host_is_free_where_a_key_protects_the_server():
         ("", 403),
     ],
 )
-def test_pages_of_other_sites_can_not_post(origin, expected):
-    """X1"""
-    guard = guard_of("127.0.0.1")
-    assert status(guard, LOCAL, ("origin", origin)) == expected
-    assert status(guard, LOCAL, ("origin", origin), method="GET") == 200
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])
+def test_pages_of_other_sites_can_not_post(origin, expected, bind):
+    """X1: whatever is listened on."""
+    guard = guard_of(bind, "k")
+    sent = (LOCAL, ("origin", origin), ("x-api-key", "k"))
+    assert status(guard, *sent) == expected
+    assert status(guard, *sent, method="GET") == 200
 
 
 @pytest.mark.parametrize(
@@ -359,63 +382,10 @@ def test_what_routes_need(path, need):
 # ---- names and pages
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("gpu.lan:8000", 200),
-        ("GPU.lan", 200),
-        ("localhost:8000", 200),
-        ("evil.example", 403),
-        ("192.168.1.5", 403),
-        ("", 403),
-    ],
-)
-def test_only_listed_names(host, expected):
-    guard = guard_of("0.0.0.0", "k", allowed_hosts=("gpu.lan",))
-    assert status(guard, ("host", host), ("x-api-key", "k"), method="GET") == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "origin", "expected"),
-    [
-        ("192.168.1.5:8000", "http://192.168.1.5:8000", 200),
-        ("gpu.lan:8000", "http://gpu.lan:8000", 200),
-        ("gpu.lan:8000", "https://chat.example", 200),
-        ("gpu.lan:8000", "HTTPS://chat.example", 200),
-        ("gpu.lan:8000", "https://chat.example:444", 403),
-        ("gpu.lan:8000", "http://chat.example", 403),
-        ("gpu.lan:8000", "https://evil.example", 403),
-        ("gpu.lan:8000", "http://192.168.1.5:8000", 403),
-        ("gpu.lan:8000", "null", 403),
-    ],
-)
-def test_pages_may_send_to_their_own_server_or_where_they_are_listed(host, origin, expected):
-    """X1: a name that somebody has let point here is not enough."""
-    hosts = ("gpu.lan", "192.168.1.5")
-    settings = {"allowed_hosts": hosts, "cors_origins": ("https://chat.example",)}
-    guard = guard_of("0.0.0.0", "k", **settings)
-    sent = (("host", host), ("origin", origin), ("x-api-key", "k"))
-    assert status(guard, *sent) == expected
-
-
 def test_a_rebound_name_is_no_page_of_this_server():
     guard = guard_of("0.0.0.0", allow_unauthenticated_inference=True)
     sent = (("host", "evil.example:8000"), ("origin", "http://evil.example:8000"))
     assert status(guard, *sent) == 403
-
-
-@pytest.mark.parametrize(
-    "origin", ["*", "chat.example", "https://*.example", "null", "https://a/b"]
-)
-def test_settings_name_whole_origins(origin):
-    with pytest.raises(ServerError, match="cors_origins"):
-        check("127.0.0.1", cors_origins=(origin,))
-
-
-@pytest.mark.parametrize("host", ["*", "a:80", "http://a", "a b"])
-def test_settings_name_hosts_alone(host):
-    with pytest.raises(ServerError, match="allowed_hosts"):
-        check("127.0.0.1", allowed_hosts=(host,))
 
 
 def test_a_unix_socket_is_of_this_machine(path, tmp_path):

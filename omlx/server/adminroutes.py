@@ -1,0 +1,163 @@
+"""The endpoints below /admin/api: what runs, what is stored, which settings hold; never any text.
+
+Knows nothing about who may ask; that was checked before. The shapes (times in seconds, sizes in
+bytes, null = not known), beside the status, which `admin` describes:
+
+    models:   {"models": [{"id": str, "names": [str], "model_type": str, "path": str,
+                           "source": str, "revision": str | null, "quantization": str | null,
+                           "weight_bytes": int, and "state", "error", "window", "pid",
+                           "is_stalled", "restarts", "requests", "load_s", "warm_up_s" as in the
+                           status}],
+               "refused": {id: reason}}
+    cache:    {"is_on": bool, "models": [{"id": str, "cache_note": str, and "memory", "disk",
+                           "snapshots", "writes", "counters" as in the status}]}
+    requests: {"requests": [{"id": str, "model": str, "state": "queued" | "prefill" | "decode",
+                           "dialect", "client": str, "tenant": str, "age_s": float,
+                           "prompt_tokens", "cached_tokens", "generated_tokens": int}],
+               "recent": as in the status}
+    settings: {"settings": {path: {"value": any, "origin": {"kind", "where": str}}}}
+
+"requests" has those that run, the oldest first. "tenant" tells callers apart and says nothing
+else of them; it is another one after a restart. Secrets in the settings are masked.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from sanic.response import HTTPResponse
+
+from omlx.server.service import Service
+from omlx.server.session import Course
+from omlx.server.web import Handler, Request, json_response
+from omlx.settings.layers import Origin, OriginKind
+from omlx.settings.leaf import leaves
+from omlx.settings.value import masked
+
+_TENANT_CHARS = 12
+_OF_MODEL = (
+    "state",
+    "error",
+    "window",
+    "pid",
+    "is_stalled",
+    "restarts",
+    "requests",
+    "load_s",
+    "warm_up_s",
+)
+_OF_CACHE = ("cache_note", "memory", "disk", "snapshots", "writes", "counters")
+_DEFAULT = Origin(OriginKind.DEFAULT, "default")
+
+
+class AdminRoutes:
+    """The handlers of one server's admin endpoints; for the loop's thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._salt = secrets.token_bytes(16)
+
+    def handlers(self) -> dict[str, Handler]:
+        """The handlers by the last part of their path."""
+        return {
+            "status": self.status,
+            "models": self.models,
+            "cache": self.cache,
+            "requests": self.requests,
+            "settings": self.settings,
+        }
+
+    async def status(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/status."""
+        return json_response(self._service.status())
+
+    async def models(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/models: what is served, under which names, and how it gets on."""
+        context = self._service.context
+        by_id = {str(one["id"]): one for one in self._of_models()}
+        names: dict[str, list[str]] = {}
+        for name, named in context.names().listed():
+            names.setdefault(named.entry.id, []).append(name)
+        shown: list[dict[str, object]] = []
+        for entry in context.pool.models():
+            known = by_id.get(entry.id, {})
+            shown.append(
+                {
+                    "id": entry.id,
+                    "names": names.get(entry.id, []),
+                    "model_type": entry.model_type,
+                    "path": str(entry.path),
+                    "source": entry.source.value,
+                    "revision": entry.revision,
+                    "quantization": entry.quantization,
+                    "weight_bytes": entry.weight_bytes,
+                    **{key: known.get(key) for key in _OF_MODEL},
+                }
+            )
+        return json_response({"models": shown, "refused": dict(context.refused)})
+
+    async def cache(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/cache: what both tiers hold, by model."""
+        shown = [
+            {"id": one["id"], **{key: one.get(key) for key in _OF_CACHE}}
+            for one in self._of_models()
+        ]
+        is_on = self._service.context.settings.cache.is_on
+        return json_response({"is_on": is_on, "models": shown})
+
+    async def requests(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/requests: those that run, and the last that are over."""
+        now = self._service.context.clock()
+        running = [self._course(one, now) for one in _by_age(self._service.running())]
+        return json_response({"requests": running, "recent": self._service.recent()})
+
+    async def settings(self, request: Request) -> HTTPResponse:
+        """GET /admin/api/settings: every setting, and who set it."""
+        context = self._service.context
+        shown: dict[str, object] = {}
+        for path, leaf in leaves().items():
+            origin = context.origins.get(path, _DEFAULT)
+            shown[path] = {
+                "value": masked(leaf, _value(context.settings, path)),
+                "origin": {"kind": origin.kind.value, "where": origin.where},
+            }
+        return json_response({"settings": shown})
+
+    def _of_models(self) -> Sequence[Mapping[str, object]]:
+        return cast(Sequence[Mapping[str, object]], self._service.status()["models"])
+
+    def _course(self, course: Course, now: float) -> dict[str, object]:
+        return {
+            "id": course.request_id,
+            "model": course.model_id,
+            "state": _state(course),
+            "dialect": course.caller.dialect,
+            "client": course.caller.client,
+            "tenant": self._pseudonym(course.caller.tenant),
+            "age_s": now - course.arrived,
+            "prompt_tokens": course.prompt_tokens,
+            "cached_tokens": course.usage.cached,
+            "generated_tokens": course.generated,
+        }
+
+    def _pseudonym(self, tenant: str) -> str:
+        text = tenant.encode("utf-8", "surrogateescape")
+        return hashlib.sha256(self._salt + text).hexdigest()[:_TENANT_CHARS]
+
+
+def _by_age(courses: Iterable[Course]) -> list[Course]:
+    return sorted(courses, key=lambda course: course.arrived)
+
+
+def _state(course: Course) -> str:
+    if course.admitted is None:
+        return "queued"
+    return "prefill" if course.first_token is None else "decode"
+
+
+def _value(settings: object, path: str) -> object:
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
