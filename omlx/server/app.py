@@ -73,20 +73,7 @@ def build_app(service: Service) -> App:
         error_handler=_Errors(service),
     )
     settings = service.context.settings.server
-    app.config.update(
-        {
-            "AUTO_EXTEND": False,
-            "ACCESS_LOG": False,
-            "MOTD": False,
-            # Rewrites Sanic's classes without what is not used, and can only once in a process.
-            "TOUCHUP": not vars(Http).get("__touched__", False),
-            "REQUEST_MAX_SIZE": settings.max_body,
-            "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
-            "REQUEST_TIMEOUT": 60,
-            "RESPONSE_TIMEOUT": _NO_TIMEOUT_S,
-            "KEEP_ALIVE_TIMEOUT": _IDLE_S,
-        }
-    )
+    app.config.update(_config(settings.max_body))
     # Nobody but this user can reach a Unix socket, whatever the Host header says.
     host = "" if settings.unix_socket else settings.host
     origins = Origins(host, settings.allowed_hosts, settings.cors_origins)
@@ -125,6 +112,21 @@ def build_app(service: Service) -> App:
     AdminRoutes(service).add_to(app)
     app.add_route(routes.root, "/", methods=_READ)
     return app
+
+
+def _config(max_body: int) -> dict[str, object]:
+    return {
+        "AUTO_EXTEND": False,
+        "ACCESS_LOG": False,
+        "MOTD": False,
+        # Rewrites Sanic's classes without what is not used, and can only once in a process.
+        "TOUCHUP": not vars(Http).get("__touched__", False),
+        "REQUEST_MAX_SIZE": max_body,
+        "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
+        "REQUEST_TIMEOUT": 60,
+        "RESPONSE_TIMEOUT": _NO_TIMEOUT_S,
+        "KEEP_ALIVE_TIMEOUT": _IDLE_S,
+    }
 
 
 def forget_app(app: App) -> None:

@@ -6,7 +6,7 @@ Knows nothing about HTTP; handlers and the run loop use it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from omlx import __version__
@@ -44,7 +44,7 @@ class Service:
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
-        self._running: dict[int, Course] = {}
+        self.running: dict[int, Course] = {}  # those that are not over
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
         self._recorder = Recorder(
             context.journal,
@@ -75,14 +75,6 @@ class Service:
     def num_active(self) -> int:
         """How many requests are not over."""
         return self._active.total()
-
-    def running(self) -> Iterable[Course]:
-        """The requests that are not over."""
-        return self._running.values()
-
-    def recent(self) -> list[dict[str, object]]:
-        """The last requests that are over, without any text."""
-        return self._recorder.recent()
 
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""
@@ -230,13 +222,13 @@ class Service:
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
-        self._running[id(course)] = course
+        self.running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
-        self._running.pop(id(course), None)
+        self.running.pop(id(course), None)
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
