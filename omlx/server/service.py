@@ -155,12 +155,8 @@ class Service:
             )
             for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
-        server = admin.ServerView(
-            version=__version__,
-            uptime_s=now - self._started,
-            address=self.address,
-            is_draining=self.is_draining,
-        )
+        uptime_s = now - self._started
+        server = admin.ServerView(__version__, uptime_s, self.address, self.is_draining)
         return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
