@@ -1,4 +1,4 @@
-"""The groups of commands: cache, model, config.
+"""The groups of commands: cache, model, key, config.
 
 Knows nothing about what their commands do.
 """
@@ -41,6 +41,16 @@ model = _group(
             "omlx.cli.resident:unload",
             "Unload a model in the running server, and wait until its process is gone.",
         ),
+    },
+)
+
+key = _group(
+    "key",
+    "Make, list and remove API keys.",
+    {
+        "add": LazyCommand("omlx.cli.keys:add", "Make a key and print it, this once."),
+        "list": LazyCommand("omlx.cli.keys:list_keys", "List the keys."),
+        "remove": LazyCommand("omlx.cli.keys:remove", "Remove a key."),
     },
 )
 
