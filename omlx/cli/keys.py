@@ -48,7 +48,10 @@ def add(
     expires: str | None,
     **given: object,
 ) -> None:
-    """Make a key and print it, this once: only a hash of it is kept."""
+    """Make a key and print it, this once.
+
+    Only a hash of it is kept.
+    """
     from omlx.settings.keys import Limits, Scope, change_keys, new_key, with_key
     from omlx.units import parse_duration
 
