@@ -73,7 +73,7 @@ def add(
 @settings_options()
 @click.pass_context
 def list_keys(ctx: click.Context, *, as_json: bool, **given: object) -> None:
-    """List the keys, by name and first characters."""
+    """List the keys."""
     from omlx.settings.keys import read_keys
 
     now = datetime.now(UTC)
