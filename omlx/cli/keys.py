@@ -91,7 +91,10 @@ def list_keys(ctx: click.Context, *, as_json: bool, **given: object) -> None:
 @settings_options()
 @click.pass_context
 def remove(ctx: click.Context, *, name: str, **given: object) -> None:
-    """Remove a key; a running server refuses it from then on."""
+    """Remove a key.
+
+    A running server refuses it from then on.
+    """
     from omlx.settings.keys import change_keys, without_key
 
     try:
