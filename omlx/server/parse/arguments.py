@@ -6,8 +6,9 @@ Knows nothing about how a dialect writes a call's name or an argument's key.
 import json
 from collections.abc import Generator, Sequence
 
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Said
-from omlx.server.parse.source import Marks, Source, Steps, Waits
+from omlx.server.parse.source import Source, Steps, Waits
 from omlx.server.parse.typed import Schema, Types, argument_types, as_json, escaped, is_text
 
 _NEWLINES = Marks(["\n", "\r\n"])

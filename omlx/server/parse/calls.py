@@ -4,9 +4,10 @@ Knows nothing about the markup around it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 from omlx.server.parse.jsontext import BLANKS, JsonText, unquoted
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Said
@@ -44,6 +45,26 @@ class Calls:
     def _turn(self, *, is_open: bool) -> None:
         self.is_open = is_open
         self.num_events += 1
+
+
+class Takes(Protocol):
+    """What reads calls: it has an end, or finds that there is none."""
+
+    is_done: bool
+    is_bad: bool
+
+
+def to_next_event(
+    reader: Takes, calls: Calls, step: Callable[[str, int], int], text: str, at: int
+) -> int:
+    """Have a reader take `text` from `at`, step by step, no further than one beginning or end of a
+    call; returns the place."""
+    num_events = calls.num_events
+    while at < len(text) and not reader.is_done and not reader.is_bad:
+        at = step(text, at)
+        if calls.num_events != num_events:
+            break
+    return at
 
 
 class Arguments:
@@ -163,12 +184,10 @@ class CallObject:
 
     def take(self, text: str, at: int) -> int:
         """Take from `at` up to the end, or to where a call is said, return the place (mutates)."""
-        num_events = self._calls.num_events
-        while at < len(text) and not self.is_done and not self.is_bad:
-            at = self._take_value(text, at) if self._value else self._take_mark(text, at)
-            if self._calls.num_events != num_events:
-                break
-        return at
+        return to_next_event(self, self._calls, self._take, text, at)
+
+    def _take(self, text: str, at: int) -> int:
+        return self._take_value(text, at) if self._value else self._take_mark(text, at)
 
     def finish(self, *, is_cut: bool) -> None:
         """The text has ended: mend a call that was said, unless it was cut (mutates)."""

@@ -6,8 +6,8 @@ Knows nothing about tokenizers, except which marks it is told are special tokens
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import cast
 
+from omlx.models.config import mapping
 from omlx.server.parse.said import Tools
 
 # Whether the tokenizer has a special token of that text.
@@ -56,11 +56,6 @@ def signatures(tools: Tools) -> list[tuple[str, Mapping[str, object]]]:
         found.append((str(function.get("name", "")), schema or {"type": "object"}))
     assert found, "a grammar of no tools"
     return found
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    """The value if it is an object of JSON, else an empty one."""
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def calls_grammar(

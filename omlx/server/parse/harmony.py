@@ -6,11 +6,13 @@ Knows nothing about what the arguments mean.
 import re
 from collections.abc import Callable
 
-from omlx.server.parse.lark import Rules, Written, json_grammar, never
+from omlx.server.parse.grammar import never
+from omlx.server.parse.lark import Rules, Written, json_grammar
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.objects import ObjectReader, Quotes
 from omlx.server.parse.prose import Prose
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Parser, Reasoning, Tools
-from omlx.server.parse.source import Marks, Reading, Source, Steps, Waits
+from omlx.server.parse.source import Reading, Source, Steps, Waits
 from omlx.server.parse.typed import functions
 
 _HEADER_LIMIT = 512

@@ -6,7 +6,7 @@ Knows nothing about the mark before a call.
 import re
 from enum import Enum, auto
 
-from omlx.server.parse.calls import Arguments, Calls
+from omlx.server.parse.calls import Arguments, Calls, to_next_event
 from omlx.server.parse.frame import Reader
 from omlx.server.parse.jsoncalls import JsonCalls
 from omlx.server.parse.jsontext import BLANKS, JsonText
@@ -51,12 +51,7 @@ class MistralCalls:
 
     def take(self, text: str, at: int) -> int:
         """Take from `at`, no further than one beginning or end of a call (mutates)."""
-        num_events = self._calls.num_events
-        while at < len(text) and not self.is_done and not self.is_bad:
-            at = self._take(text, at)
-            if self._calls.num_events != num_events:
-                break
-        return at
+        return to_next_event(self, self._calls, self._take, text, at)
 
     def finish(self, *, is_cut: bool) -> None:
         """The text has ended: mend a call that was said, unless it was cut (mutates)."""

@@ -5,7 +5,7 @@ Knows nothing about the marks before and behind them, except that they end a cal
 
 from enum import Enum, auto
 
-from omlx.server.parse.calls import CallKeys, CallObject, Calls
+from omlx.server.parse.calls import CallKeys, CallObject, Calls, to_next_event
 from omlx.server.parse.jsontext import BLANKS
 
 _SEPARATORS = BLANKS + ",;"
@@ -40,12 +40,7 @@ class JsonCalls:
 
     def take(self, text: str, at: int) -> int:
         """Take from `at`, no further than one beginning or end of a call (mutates)."""
-        num_events = self._calls.num_events
-        while at < len(text) and not self.is_done and not self.is_bad:
-            at = self._take(text, at)
-            if self._calls.num_events != num_events:
-                break
-        return at
+        return to_next_event(self, self._calls, self._take, text, at)
 
     def finish(self, *, is_cut: bool) -> None:
         """The text has ended: mend a call that was said, unless it was cut (mutates)."""

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from omlx.server.parse.arguments import Call, Ends
-from omlx.server.parse.lark import Rules, never, required
+from omlx.server.parse.grammar import never
+from omlx.server.parse.lark import Rules, required
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.prose import Prose
 from omlx.server.parse.said import Parser, Tools
-from omlx.server.parse.source import Marks, Reading, Source, Steps, Waits
+from omlx.server.parse.source import Reading, Source, Steps, Waits
 from omlx.server.parse.typed import functions
 
 _NAME_LIMIT = 256

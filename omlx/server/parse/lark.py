@@ -8,18 +8,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from omlx.models.config import items, mapping
+from omlx.server.parse.grammar import IsSpecial, never
 from omlx.server.parse.said import Tools
-from omlx.server.parse.typed import ANY, Schema, functions, items, mapping, target, types_of
+from omlx.server.parse.typed import ANY, Schema, functions, target, types_of
 
 # How deep a schema that holds itself is written out.
 _MAX_DEPTH = 8
-IsSpecial = Callable[[str], bool]
 _TOKEN = re.compile(r"(<[^<>\s]+>)")
-
-
-def never(mark: str) -> bool:
-    """No mark is a special token."""
-    return not mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ class Marks:
     """A set of marks to look for; holds no text itself, so it is shared freely."""
 
     def __init__(self, marks: Iterable[str]) -> None:
-        longest_first = sorted(set(marks), key=len, reverse=True)
-        assert all(longest_first), "an empty mark"
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.all = tuple(sorted(dict.fromkeys(marks), key=len, reverse=True))
+        assert all(self.all), "an empty mark"
+        # A mark that begins another would be found or not, by how the text was cut.
+        assert not any(a != b and a.startswith(b) for a in self.all for b in self.all)
+        self._pattern = re.compile("|".join(map(re.escape, self.all)) or r"(?!)")
         self._beginnings = frozenset(
-            mark[:size] for mark in longest_first for size in range(1, len(mark))
+            mark[:size] for mark in self.all for size in range(1, len(mark))
         )
-        self._longest = max(map(len, longest_first), default=0)
+        self._longest = max(map(len, self.all), default=0)
 
     def find(self, text: str, at: int) -> tuple[int, str] | None:
         """The first mark at or behind `at`, and where it begins."""

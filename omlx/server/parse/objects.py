@@ -6,7 +6,8 @@ Knows nothing about calls; what it gives is one whole object, however broken the
 import json
 from collections.abc import Generator, Sequence
 
-from omlx.server.parse.source import Marks, Source
+from omlx.server.parse.marks import Marks
+from omlx.server.parse.source import Source
 from omlx.server.parse.typed import ANY, Schema, Types, argument_types, as_json, escaped
 
 # Pieces of JSON, None to wait; True: the value was complete and sound.

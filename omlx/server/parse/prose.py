@@ -3,8 +3,9 @@
 Knows nothing about what calls look like, apart from the marks that begin them.
 """
 
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.said import Text
-from omlx.server.parse.source import Marks, Source, Steps
+from omlx.server.parse.source import Source, Steps
 
 
 class Prose:

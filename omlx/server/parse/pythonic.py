@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from omlx.server.parse.calls import Arguments, Calls
+from omlx.models.config import mapping
+from omlx.server.parse.calls import Arguments, Calls, to_next_event
 from omlx.server.parse.frame import FrameParser, Layout, Reader
 from omlx.server.parse.grammar import (
     IsSpecial,
     json_value,
     literal,
     many,
-    mapping,
     mark,
     never,
     signatures,
@@ -67,20 +67,17 @@ class PythonCalls:
 
     def take(self, text: str, at: int) -> int:
         """Take from `at`, no further than one beginning or end of a call (mutates)."""
-        num_events = self._calls.num_events
-        while at < len(text) and not self.is_done and not self.is_bad:
-            if self._arguments is not None:
-                at = self._take_arguments(self._arguments, text, at)
-            else:
-                at = self._take_mark(text, at)
-            if self._calls.num_events != num_events:
-                break
-        return at
+        return to_next_event(self, self._calls, self._take, text, at)
 
     def finish(self, *, is_cut: bool) -> None:
         """The text has ended: mend a call that was said, unless it was cut (mutates)."""
         if self._arguments is not None:
             self._arguments.finish(is_cut=is_cut)
+
+    def _take(self, text: str, at: int) -> int:
+        if self._arguments is not None:
+            return self._take_arguments(self._arguments, text, at)
+        return self._take_mark(text, at)
 
     def _take_mark(self, text: str, at: int) -> int:
         char = text[at]

@@ -3,10 +3,10 @@
 Knows nothing about calls or dialects; a reader is a generator that yields None to wait for more.
 """
 
-import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.said import CallArguments, Said
 
 T = TypeVar("T")
@@ -16,31 +16,6 @@ Steps = Generator[Said | None, None, T]
 Waits = Generator[None, None, T]
 # Between two marks; more than templates write, and little enough to be held.
 _SPACE_LIMIT = 64
-
-
-class Marks:
-    """Strings to look for; of two that begin at the same place the longer counts."""
-
-    def __init__(self, marks: Iterable[str]) -> None:
-        self.all = tuple(sorted(dict.fromkeys(marks), key=len, reverse=True))
-        assert all(self.all), "an empty mark"
-        # A mark that begins another would be found or not, by how the text was cut.
-        assert not any(a != b and a.startswith(b) for a in self.all for b in self.all)
-        self._search = re.compile("|".join(map(re.escape, self.all)) or r"(?!)").search
-        self._longest = len(self.all[0]) if self.all else 0
-
-    def find(self, text: str, start: int) -> tuple[int, str] | None:
-        """Where the first mark is, and which."""
-        found = self._search(text, start)
-        return (found.start(), found[0]) if found else None
-
-    def unsure(self, text: str, start: int) -> int:
-        """How many characters at the end of `text[start:]` may be the beginning of a mark."""
-        for size in range(min(len(text) - start, self._longest - 1), 0, -1):
-            tail = text[len(text) - size :]
-            if any(mark.startswith(tail) for mark in self.all):
-                return size
-        return 0
 
 
 class Source:
@@ -104,8 +79,10 @@ class Source:
         found = marks.find(self._text, self._taken)
         if found:
             end = found[0]
+        elif is_last:
+            end = len(self._text)
         else:
-            end = len(self._text) - (0 if is_last else marks.unsure(self._text, self._taken))
+            end = marks.unsure_from(self._text, self._taken)
         self._look = end
         text = self.commit()
         if found:

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omlx.server.parse.lark import Rules, Written, json_grammar, loose_object, never
+from omlx.server.parse.grammar import never
+from omlx.server.parse.lark import Rules, Written, json_grammar, loose_object
+from omlx.server.parse.marks import Marks
 from omlx.server.parse.objects import ObjectReader, Quotes
 from omlx.server.parse.prose import Prose
 from omlx.server.parse.said import CallArguments, CallBegan, CallEnded, Parser, Tools
-from omlx.server.parse.source import Marks, Reading, Source, Steps, Waits
+from omlx.server.parse.source import Reading, Source, Steps, Waits
 from omlx.server.parse.typed import Schema, functions
 
 _NAME_LIMIT = 256

@@ -7,9 +7,9 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Iterable, Mapping
 
+from omlx.models.config import items, mapping
 from omlx.server.parse.said import Tools
 
 Schema = Mapping[str, object]
@@ -45,16 +45,6 @@ _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.0+)?")
 _LITERALS = {"true": "true", "false": "false", "True": "true", "False": "false"}
 _NOTHING = {"null", "None"}
 _MAX_DEPTH = 16
-
-
-def mapping(value: object) -> Schema:
-    """`value` if it is a mapping, else an empty one."""
-    return cast(Schema, value) if isinstance(value, Mapping) else {}
-
-
-def items(value: object) -> Sequence[object]:
-    """`value` if it is a list, else an empty one."""
-    return cast(Sequence[object], value) if isinstance(value, list | tuple) else ()
 
 
 def functions(tools: Tools) -> dict[str, Schema]:
