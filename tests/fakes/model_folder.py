@@ -50,6 +50,13 @@ def write_model_folder(parent: Path, name: str = "fake", *, template: str = TEMP
     return folder
 
 
+def tokenizer_with(parent: Path, special: str) -> str:
+    """A tokenizer.json that has one more special token."""
+    value = json.loads((write_model_folder(parent) / "tokenizer.json").read_text())
+    value["added_tokens"].append({**value["added_tokens"][0], "id": 257, "content": special})
+    return json.dumps(value)
+
+
 def _vocabulary() -> dict[str, int]:
     """The letters by which byte-level tokenizers spell bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -2,17 +2,15 @@
 
 import json
 
+import llguidance
 import pytest
 
-from omlx.models.demo import DEMO_ID
 from omlx.server.parse.elements import element_formats
 from omlx.server.parse.formats import call_formats
 from omlx.server.parse.grammar import mark, numbered
 from omlx.server.parse.join import joined
-from tests.models import models_dir
+from tests.fakes.model_folder import tokenizer_with
 from tests.unit.server.parse.samples import Call, gathered
-
-llguidance = pytest.importorskip("llguidance")
 
 # Those of elements have grammars of another kind, and tests of their own.
 ELEMENTS = {form.name for form in element_formats()}
@@ -132,11 +130,8 @@ def test_marks_that_are_tokens_are_written_as_tokens(form):
         assert text not in special
 
 
-def test_marks_that_are_tokens_are_taken_as_tokens():
-    path = models_dir() / DEMO_ID / "tokenizer.json"
-    if not path.exists():
-        pytest.skip("the demo model has not been pulled")
-    tokenizer = llguidance.LLTokenizer(str(path))
+def test_marks_that_are_tokens_are_taken_as_tokens(tmp_path):
+    tokenizer = llguidance.LLTokenizer(tokenizer_with(tmp_path, "<|im_start|>"))
     (start,) = tokenizer.tokenize_str("<|im_start|>", parse_special=True)
     tokens = {"<|im_start|>": start, "[TOOL_CALLS]": start}
     for text in tokens:

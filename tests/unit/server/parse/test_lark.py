@@ -4,22 +4,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import llguidance
 import pytest
 
 from omlx.server.parse.elements import element_formats
 from omlx.server.parse.lark import Rules
+from tests.fakes.model_folder import tokenizer_with
 from tests.unit.server.parse.samples_xml import CALLS, TOOLS, WRITERS, parts, tool
 
-llguidance = pytest.importorskip("llguidance")
-TOKENIZER = Path.home() / ".cache/omlx-tests/models/SmolLM2-135M-Instruct/tokenizer.json"
 FORMATS = {form.name: form for form in element_formats() if form.name in WRITERS}
 
 
 @pytest.fixture(scope="module")
 def tokens() -> Any:
-    if not TOKENIZER.exists():
-        pytest.skip("the demo model is not here")
-    return llguidance.LLTokenizer(TOKENIZER.read_text())
+    return llguidance.LLTokenizer("byte")
 
 
 def accepts(tokens: Any, grammar: str, text: str) -> bool:
@@ -66,7 +64,8 @@ def test_special_tokens_are_written_as_tokens(tokens: Any, name: str) -> None:
     assert literals and not any(re.search(r"<[^<>\s]+>", one) for one in literals)
 
 
-def test_a_token_that_the_tokenizer_has_stands_for_itself(tokens: Any) -> None:
+def test_a_token_that_the_tokenizer_has_stands_for_itself(tmp_path: Path) -> None:
+    tokens = llguidance.LLTokenizer(tokenizer_with(tmp_path, "<|im_end|>"))
     rules = Rules(lambda mark: mark == "<|im_end|>")
     grammar = rules.text(f"{rules.literal('<a>')} {rules.free('<|im_end|>')}")
     matcher = llguidance.LLMatcher(tokens, grammar)
