@@ -11,8 +11,8 @@ from typing import cast
 from omlx.engine import constrain
 from omlx.engine.request import Grammar
 from omlx.server.context import Message, ModelText
-from omlx.server.errors import ApiError
-from omlx.server.generation import Choice, Form, FormKind, Generation
+from omlx.server.errors import ApiError, bad_field
+from omlx.server.generation import Choice, Form, FormKind, Generation, tool_name
 from omlx.server.parse.grammar import literal, mark, numbered
 from omlx.server.parse.reasoning import ReasoningMarks
 from omlx.server.parse.speech import SpeechForm
@@ -31,11 +31,10 @@ def grammar_of(
 
     `form` is the model's own, and `is_thinking` where the prompt has opened a block of reasoning.
     """
-    marks = _Marks(text)
-    tools = _callable(generation)
     must_call = generation.tool_choice.kind is Choice.REQUIRED
     if not must_call and generation.form is None:
         return None
+    marks, tools = _Marks(text), _callable(generation)
     parts: dict[str, dict[str, object]] = {}
     if tools and form.calls is not None and generation.tool_choice.kind is not Choice.NONE:
         is_parallel = generation.tool_choice.is_parallel
@@ -59,19 +58,18 @@ def _checked(grammar: str, after: str, param: str) -> Grammar:
     made = Grammar(grammar, after)
     reason = constrain.check(replace(made, after=""))
     if reason is not None:
-        message = f"No grammar can be made of this: {reason[:400]} - at `{param}`"
-        raise ApiError(400, message, param=param)
+        raise _refused(reason, param)
     return made
+
+
+def _refused(reason: str, param: str) -> ApiError:
+    return bad_field(param, f"No grammar can be made of this: {reason[:400]}")
 
 
 def _callable(generation: Generation) -> Sequence[Message]:
     tools = [*generation.tools, *generation.later_tools]
     name = generation.tool_choice.name
-    return [tool for tool in tools if name in (None, _name(tool))]
-
-
-def _name(tool: Message) -> object:
-    return cast(Mapping[str, object], tool.get("function") or {}).get("name")
+    return [tool for tool in tools if name in (None, tool_name(tool))]
 
 
 def _answer(form: Form) -> dict[str, object]:
@@ -89,8 +87,7 @@ def _answer(form: Form) -> dict[str, object]:
             case FormKind.LARK:
                 made = constrain.lark(str(form.value))
     except (ValueError, RecursionError) as error:
-        message = f"No grammar can be made of this: {str(error)[:400]} - at `{form.param}`"
-        raise ApiError(400, message, param=form.param) from None
+        raise _refused(str(error), form.param) from None
     if not made.text.startswith("{"):
         return {"lark_grammar": made.text}
     [grammar] = json.loads(made.text)["grammars"]

@@ -277,6 +277,15 @@ class Dialect(Protocol):
         ...
 
 
+def tool_name(tool: Message) -> str:
+    """The name of a tool as templates know it."""
+    match tool:
+        case {"function": {"name": str(name)}}:
+            return name
+        case _:
+            return ""
+
+
 def number(
     value: float | None, param: str, *, low: float, high: float = _LARGEST, exclusive: bool = False
 ) -> float | None:

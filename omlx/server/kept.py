@@ -8,13 +8,10 @@ from sanic.response import HTTPResponse, raw
 from omlx.server.errors import ApiError, Flavor, unsupported
 from omlx.server.openai.responses_list import input_page
 from omlx.server.openai.responses_store import Kept, ResponseStore
-from omlx.server.recorder import caller
+from omlx.server.respond import caller_of
 from omlx.server.web import (
     JSON,
     Request,
-    address_of,
-    grant_of,
-    headers_of,
     json_response,
     query_of,
 )
@@ -51,9 +48,7 @@ class KeptRoutes:
 
 
 def _tenant(request: Request) -> str:
-    headers, key = headers_of(request), grant_of(request).key
-    who = caller(headers, Flavor.OPENAI.value, address_of(request), key=key)
-    return who.tenant
+    return caller_of(request, Flavor.OPENAI).tenant
 
 
 def _unknown(response_id: str) -> ApiError:

@@ -3,10 +3,12 @@
 Knows nothing about HTTP or engines. Runs on the text thread, one request at a time.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from omlx import __version__
 from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
@@ -19,6 +21,7 @@ from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
+from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Sampling
 from omlx.storage.entry import PartKind, Span
 
@@ -62,6 +65,7 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
+    fingerprint: str | None = None
 
     @property
     def request(self) -> EngineRequest:
@@ -118,10 +122,8 @@ def prepare(
     """A body as a request to an engine; ApiError says what is wrong with it."""
     wanted = wanted or Handling()
     generation = dialect.decode(body, tenant)
-    named = find_model(context, generation.model)
+    named, settings, text = _meant(context, generation)
     entry = named.entry
-    settings = context.model_settings(named.id)
-    text = with_variables(context.texts(entry), settings, generation)
     own_form = (
         SpeechForm() if generation.prompt is not None else context.forms.of(text, settings.parser)
     )
@@ -160,15 +162,30 @@ def prepare(
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
+        fingerprint=_fingerprint(context.pool.version(entry.id)),
     )
+
+
+def _fingerprint(version: str) -> str | None:
+    """What the same seed gives the same answer for: this program, and the model's files."""
+    if not version:
+        return None
+    return f"fp_{hashlib.sha256(f'{__version__} {version}'.encode()).hexdigest()[:12]}"
+
+
+def _meant(
+    context: ServerContext, generation: Generation
+) -> tuple[Named, ModelSettings, ModelText]:
+    """The model of a request, with its settings and its text side."""
+    named = find_model(context, generation.model)
+    settings = context.model_settings(named.id)
+    return named, settings, with_variables(context.texts(named.entry), settings, generation)
 
 
 def count_tokens(context: ServerContext, dialect: Dialect, body: bytes) -> int:
     """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
     generation = dialect.decode(body)
-    named = find_model(context, generation.model)
-    settings = context.model_settings(named.id)
-    text = with_variables(context.texts(named.entry), settings, generation)
+    _, _, text = _meant(context, generation)
     return len(text.encode(render(text, generation.messages, generation.tools)))
 
 

@@ -3,19 +3,18 @@
 Knows nothing about dialects beyond their interface, or about engines.
 """
 
-import hashlib
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from omlx import __version__
 from omlx.server.choices import Choices, Heard
-from omlx.server.errors import ApiError, internal, log_level, unavailable
+from omlx.server.errors import ApiError, Flavor, internal, log_level, unavailable
 from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
 from omlx.server.handling import handling
 from omlx.server.quota import Quotas, Visit
 from omlx.server.recorder import caller
 from omlx.server.service import Service
+from omlx.server.session import Caller
 from omlx.server.spoken import Spoken
 from omlx.server.web import (
     Request,
@@ -43,6 +42,12 @@ class _Patience:
         return self.keepalive_s if is_begun else self.first_event_s
 
 
+def caller_of(request: Request, flavor: Flavor) -> Caller:
+    """Who sent a request, by its key and headers."""
+    key = grant_of(request).key
+    return caller(headers_of(request), flavor.value, address_of(request), key=key)
+
+
 class Responder:
     """Answers requests of one server."""
 
@@ -64,10 +69,9 @@ class Responder:
             max_bytes=context.settings.server.max_body,
             timeout_s=context.timing.body_s,
         )
-        headers = headers_of(request)
-        key = grant_of(request).key
-        who = caller(headers, dialect.flavor.value, address_of(request), key=key)
-        prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
+        who = caller_of(request, dialect.flavor)
+        wanted = handling(headers_of(request))
+        prepared = await service.prepare(dialect, body, wanted, who.tenant)
         generation = prepared.generation
         about = About(
             identity,
@@ -75,7 +79,7 @@ class Responder:
             int(context.wall()),
             generation,
             who.tenant,
-            fingerprint=_fingerprint(context.pool.version(prepared.model_id)),
+            fingerprint=prepared.fingerprint,
             prompts=[one.text for one in prepared.prompts] if generation.is_echo else (),
         )
         reply = dialect.reply(about)
@@ -171,10 +175,3 @@ async def _pump(
             return
         heard = await choices.next(patience.of(is_begun=is_begun))
         is_silent = not heard
-
-
-def _fingerprint(version: str) -> str | None:
-    """What the same seed gives the same answer for: this program, and the model's files."""
-    if not version:
-        return None
-    return f"fp_{hashlib.sha256(f'{__version__} {version}'.encode()).hexdigest()[:12]}"

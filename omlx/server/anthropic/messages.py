@@ -28,6 +28,7 @@ from omlx.server.generation import (
     content,
     number,
     stop_strings,
+    tool_name,
     whole,
 )
 
@@ -101,7 +102,7 @@ def _conversation(request: types.CountRequest) -> Generation:
         system_places=system_places,
         tools=tools,
         later_tools=list(later.values()),
-        tool_choice=_tool_choice(request.tool_choice, [*map(_name, tools), *later]),
+        tool_choice=_tool_choice(request.tool_choice, [*map(tool_name, tools), *later]),
         thinking=_thinking(request),
         form=_form(request),
     )
@@ -242,14 +243,6 @@ def _tools(
         else:
             now.append(made)
     return now, later
-
-
-def _name(tool: context.Message) -> str:
-    match tool:
-        case {"function": {"name": str(name)}}:
-            return name
-        case _:
-            return ""
 
 
 def _tool_choice(wanted: types.ToolChoice | None, names: Sequence[str]) -> ToolChoice:

@@ -21,6 +21,7 @@ from omlx.server.generation import (
     number,
     seed,
     stop_strings,
+    tool_name,
     whole,
 )
 from omlx.server.openai import asked, types
@@ -43,9 +44,8 @@ class Chat:
         _refuse_unsupported(request)
         if not request.messages:
             raise bad_field("$.messages", "Must hold at least one message")
-        options = request.stream_options
         tools = asked.chat_tools(request.tools or ())
-        names = [str(_function(tool).get("name")) for tool in tools]
+        names = [tool_name(tool) for tool in tools]
         return Generation(
             model=request.model,
             messages=_messages(request.messages, request.model),
@@ -63,7 +63,7 @@ class Chat:
             wishes=wishes(request),
             stop=stops(request.stop),
             is_stream=bool(request.stream),
-            wants_usage=bool(options and options.include_usage),
+            wants_usage=request.wants_usage,
         )
 
     def reply(self, about: About) -> Reply:
@@ -145,20 +145,15 @@ def _said_before(message: types.AssistantMessage, param: str) -> Message:
 
 
 def _call(call: types.ToolCall) -> dict[str, object]:
-    given = call.function.arguments
-    arguments = orjson.dumps(msgspec.json.decode(msgspec.json.encode(given))).decode()
-    text = given if isinstance(given, str) else ("" if given is None else arguments)
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": text},
-    }
+    function = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
-def _function(tool: Message) -> Mapping[str, object]:
-    function = tool.get("function")
-    assert isinstance(function, dict), "a tool has a function"
-    return function  # pyright: ignore[reportUnknownVariableType]
+def _arguments(given: str | Mapping[str, msgspec.Raw] | None) -> str:
+    """The arguments as text, which only some clients send as an object."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return orjson.dumps(msgspec.json.decode(msgspec.json.encode(given))).decode()
 
 
 def text_content(value: types.Content, param: str, model: str) -> str | list[dict[str, str]]:
@@ -178,7 +173,7 @@ def text_content(value: types.Content, param: str, model: str) -> str | list[dic
     return content(texts)
 
 
-def wishes(request: types.ChatRequest | types.CompletionRequest) -> Wishes:
+def wishes(request: types.SampledRequest) -> Wishes:
     """What a body says about sampling."""
     if request.max_completion_tokens is not None:
         limit, limit_param = request.max_completion_tokens, "$.max_completion_tokens"

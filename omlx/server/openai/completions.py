@@ -39,7 +39,6 @@ class Completions:
         num_answers = num_choices(request.n, request.best_of) * len(prompts)
         if num_answers > _MOST_ANSWERS:
             raise bad_field("$.prompt", f"At most {_MOST_ANSWERS} answers are given")
-        options = request.stream_options
         return Generation(
             model=request.model,
             messages=(),
@@ -52,7 +51,7 @@ class Completions:
             wishes=wishes(request),
             stop=stops(request.stop),
             is_stream=bool(request.stream),
-            wants_usage=bool(options and options.include_usage),
+            wants_usage=request.wants_usage,
         )
 
     def reply(self, about: About) -> Reply:

@@ -14,7 +14,7 @@ import orjson
 from omlx.server.body import decode_part
 from omlx.server.context import Message
 from omlx.server.errors import bad_field, unsupported
-from omlx.server.generation import Choice, ToolChoice
+from omlx.server.generation import Choice, ToolChoice, tool_name
 from omlx.server.openai import asked
 from omlx.server.openai import responses_types as types
 
@@ -51,7 +51,7 @@ class Toolset:
 
     def only(self, names: Sequence[str]) -> "Toolset":
         """The same without the tools that are not named."""
-        kept = [tool for tool in self.tools if _name(tool) in names]
+        kept = [tool for tool in self.tools if tool_name(tool) in names]
         return Toolset(kept, {name: self.origins[name] for name in names})
 
 
@@ -152,14 +152,6 @@ def choose_tools(
     if name not in tools.origins:
         raise bad_field(f"{param}.name", "Must name one of the tools")
     return tools, ToolChoice(Choice.REQUIRED, name, is_parallel=False)
-
-
-def _name(tool: Message) -> str:
-    match tool:
-        case {"function": {"name": str(name)}}:
-            return name
-        case _:
-            return ""
 
 
 def input_of(arguments: str) -> str:

@@ -162,11 +162,10 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class ChatRequest(msgspec.Struct):
-    """The body of POST /v1/chat/completions."""
+class SampledRequest(msgspec.Struct, kw_only=True):
+    """What the bodies of chat completions and completions have in common."""
 
     model: str
-    messages: Annotated[list[Message], _MESSAGES]
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
     temperature: Number | None = None
@@ -182,10 +181,22 @@ class ChatRequest(msgspec.Struct):
     stream_options: StreamOptions | None = None
     n: Number | None = None
     best_of: Number | None = None
-    logprobs: bool | None = None
-    top_logprobs: Number | None = None
     logit_bias: dict[str, Number] | None = None
     min_tokens: Number | None = None
+    service_tier: str | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatRequest(SampledRequest, kw_only=True):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], _MESSAGES]
+    logprobs: bool | None = None
+    top_logprobs: Number | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     tools: Annotated[list[Tool], _TOOLS] | None = None
@@ -193,7 +204,6 @@ class ChatRequest(msgspec.Struct):
     parallel_tool_calls: bool | None = None
     functions: list[msgspec.Raw] | None = None
     modalities: list[str] | None = None
-    service_tier: str | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
     thinking_budget: Number | None = None
@@ -201,29 +211,10 @@ class ChatRequest(msgspec.Struct):
     chat_template_kwargs: dict[str, msgspec.Raw] | None = None
 
 
-class CompletionRequest(msgspec.Struct):
+class CompletionRequest(SampledRequest, kw_only=True):
     """The body of POST /v1/completions."""
 
-    model: str
     prompt: str | list[str | int | list[int]]
-    max_tokens: Number | None = None
-    max_completion_tokens: Number | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: Number | None = None
-    min_p: Number | None = None
-    repetition_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    seed: Number | None = None
-    stop: str | list[str] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Number | None = None
-    best_of: Number | None = None
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Number | None = None
-    logit_bias: dict[str, Number] | None = None
-    min_tokens: Number | None = None
-    service_tier: str | None = None
