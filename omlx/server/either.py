@@ -5,8 +5,8 @@ Knows nothing about where they are kept.
 
 import json
 from collections.abc import Mapping
-from typing import cast
 
+from omlx.models.config import items, mapping
 from omlx.server.anthropic.messages import Messages
 from omlx.server.generation import Dialect
 from omlx.server.openai.chat import Chat
@@ -26,7 +26,7 @@ def either_dialect(data: bytes) -> tuple[Dialect, bytes]:
         tree: object = json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    body = _mapping(tree)
+    body = mapping(tree)
     if "messages" not in body:
         if "input" in body:
             return Responses(), data
@@ -42,16 +42,8 @@ def either_dialect(data: bytes) -> tuple[Dialect, bytes]:
 def _is_anthropic(body: Mapping[str, object]) -> bool:
     if not _ANTHROPIC_FIELDS.isdisjoint(body):
         return True
-    if any("input_schema" in _mapping(tool) for tool in _items(body.get("tools"))):
+    if any("input_schema" in mapping(tool) for tool in items(body.get("tools"))):
         return True
-    contents = (_mapping(m).get("content") for m in _items(body.get("messages")))
-    blocks = (_mapping(block) for content in contents for block in _items(content))
+    contents = (mapping(m).get("content") for m in items(body.get("messages")))
+    blocks = (mapping(block) for content in contents for block in items(content))
     return any(block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast(Mapping[str, object], value) if isinstance(value, dict) else {}
-
-
-def _items(value: object) -> list[object]:
-    return cast(list[object], value) if isinstance(value, list) else []

@@ -4,10 +4,9 @@ Knows nothing about Python beyond literals; a call with arguments without names 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import cast
 
 from omlx.models.config import mapping
 from omlx.server.parse.calls import Arguments, Calls, to_next_event
@@ -22,6 +21,7 @@ from omlx.server.parse.grammar import (
     signatures,
 )  # fmt: skip
 from omlx.server.parse.jsontext import BLANKS, JsonText
+from omlx.server.parse.lark import required
 from omlx.server.parse.said import Parser, Tools
 
 _NAME = re.compile(r"[\w.-]")
@@ -182,18 +182,15 @@ class PythonicFormat:
 
 def _arguments(number: int, schema: Mapping[str, object]) -> list[str]:
     """Rules for a tool's arguments in the order of its schema, those not required left out."""
-    named = mapping(schema.get("properties"))
-    fields = [(key, mapping(value)) for key, value in named.items() if _IDENTIFIER.fullmatch(key)]
-    required = schema.get("required")
-    needed = set(map(str, cast("Sequence[object]", required))) if required else set[str]()
+    fields = [field for field in required(schema) if _IDENTIFIER.fullmatch(field[0])]
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     rules: list[str] = []
-    for place, (key, value) in enumerate(fields):
+    for place, (key, value, is_needed) in enumerate(fields):
         field, rest = f"field_{number}_{place}", f"next_{number}_{place + 1}"
         rules.append(f"{field}: {literal(f'{key}=')} value_{number}_{place}")
-        rules.append(f"value_{number}_{place}: {json_value({**shared, **value})}")
+        rules.append(f"value_{number}_{place}: {json_value({**shared, **mapping(value)})}")
         first, behind = f"{field} {rest}", f'", " {field} {rest}'
-        if key not in needed:
+        if not is_needed:
             first, behind = f"{first} | first_{number}_{place + 1}", f"{behind} | {rest}"
         rules.append(f"first_{number}_{place}: {first}")
         rules.append(f"next_{number}_{place}: {behind}")
