@@ -48,6 +48,20 @@ def compute_root_hash(fingerprint: str, layout: Mapping[str, str]) -> RootHash:
     return RootHash(digest.digest())
 
 
+def salted_root(root: RootHash, salt: str) -> RootHash:
+    """The first parent of all blocks of those who share a salt; without one it is the root.
+
+    Whoever does not know the salt can neither find their blocks nor tell whether there are any.
+    """
+    if not salt:
+        return root
+    digest = hashlib.sha256()
+    value = salt.encode("utf-8", "surrogatepass")
+    for part in (*_field(b"P", root), *_field(b"K", b"salt"), *_field(b"k", value)):
+        digest.update(part)
+    return RootHash(digest.digest())
+
+
 def compute_block_hash(
     model: RootHash,
     parent_hash: BlockHash | None,

@@ -13,6 +13,7 @@ from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
 from omlx.server.handling import handling
 from omlx.server.quota import Quotas, Visit
 from omlx.server.recorder import caller
+from omlx.server.salt import cache_salt
 from omlx.server.service import Service
 from omlx.server.spoken import Spoken
 from omlx.server.web import (
@@ -63,8 +64,10 @@ class Responder:
             timeout_s=context.timing.body_s,
         )
         headers = headers_of(request)
-        key = grant_of(request).key
-        who = caller(headers, dialect.flavor.value, address_of(request), key=key)
+        grant, isolate = grant_of(request), context.settings.cache.isolate
+        salt = cache_salt(headers, grant, isolate=isolate)
+        address = address_of(request)
+        who = caller(headers, dialect.flavor.value, address, key=grant.key, salt=salt)
         prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
         generation = prepared.generation
         about = About(
