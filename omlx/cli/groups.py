@@ -1,4 +1,4 @@
-"""The groups of commands: cache, model, config.
+"""The groups of commands: cache, model, key, config.
 
 Knows nothing about what their commands do.
 """
@@ -41,6 +41,18 @@ model = _group(
             "omlx.cli.resident:unload",
             "Unload a model in the running server, and wait until its process is gone.",
         ),
+    },
+)
+
+key = _group(
+    "key",
+    "Make API keys, list them, take them away.",
+    {
+        "add": LazyCommand("omlx.cli.key:add", "Make an API key and print it."),
+        "list": LazyCommand(
+            "omlx.cli.key:list_keys", "List the API keys, with their first characters."
+        ),
+        "remove": LazyCommand("omlx.cli.key:remove", "Take an API key away."),
     },
 )
 

@@ -47,6 +47,7 @@ ENTRY = JournalEntry(
     computed=1000,
     nearest=name("near"),
     snapshot=300,
+    salt="ab",
     spans=(Span(Part(PartKind.SYSTEM, 0), 1, 5),),
 )
 
