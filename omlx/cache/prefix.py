@@ -39,12 +39,9 @@ class PrefixCache:
         self.blocks_stored = 0
 
     def look_up(self, tokens: TokenArray, done: Callable[[Hit], None], *, salt: str = "") -> None:
-        """Find what is stored of `tokens` under a salt; `done` gets it, now or after the disk has
-        answered."""
-        if self.has_states:
-            StateLookup(self._tiers, tokens, done, salt=salt).start()
-        else:
-            Lookup(self._tiers, tokens, done, salt=salt).start()
+        """Find what is stored of `tokens`; `done` gets it, now or after the disk has answered."""
+        kind = StateLookup if self.has_states else Lookup
+        kind(self._tiers, tokens, done, salt=salt).start()
 
     def restore(self, hit: Hit) -> list[Any]:
         """Layer caches that hold what was found, in the form of a live row's."""

@@ -6,6 +6,7 @@ Knows nothing about storing. Owned by the engine thread.
 from collections.abc import Callable, Sequence
 
 from omlx.cache.block import Chain
+from omlx.cache.codec import Codec
 from omlx.cache.finding import Found
 from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix, salted_root
 from omlx.cache.leaves import Payload
@@ -136,7 +137,7 @@ class StateLookup:
     def _choose(self) -> None:
         """Use the deepest snapshot that is covered, or read what is missing for it first."""
         candidates = [
-            (snapshot, cover, self._missing(snapshot, cover))
+            (snapshot, cover, _missing(self._tiers.codec, snapshot, cover))
             for snapshot in self._stops.deepest_first()
             if (cover := self._cover(snapshot.position)) is not None
         ]
@@ -150,13 +151,6 @@ class StateLookup:
                 return
         trail = self._stops.trail(len(self._blocks))
         self._done(Hit((), 0, 0, Chain(self._tokens, salt=self._salt), trail=trail))
-
-    def _missing(self, snapshot: Piece, cover: Sequence[tuple[Piece, int]]) -> list[Gap]:
-        codec = self._tiers.codec
-        missing = gaps(codec, cover)
-        if snapshot.payload is None:
-            missing.insert(0, Gap(snapshot, range(len(codec.state_specs()))))
-        return missing
 
     def _is_worth(self, missing: Sequence[Gap], num_tokens: int) -> bool:
         tiers = self._tiers
@@ -222,3 +216,11 @@ class StateLookup:
         from_disk, states = position - from_memory, snapshot.payload
         trail = self._stops.trail(len(self._blocks))
         self._done(Hit(tuple(parts), from_memory, from_disk, chain, states=states, trail=trail))
+
+
+def _missing(codec: Codec, snapshot: Piece, cover: Sequence[tuple[Piece, int]]) -> list[Gap]:
+    """What has to be read for a snapshot and the blocks before it."""
+    missing = gaps(codec, cover)
+    if snapshot.payload is None:
+        missing.insert(0, Gap(snapshot, range(len(codec.state_specs()))))
+    return missing
