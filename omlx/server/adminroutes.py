@@ -109,8 +109,8 @@ class AdminRoutes:
     async def requests(self, request: Request) -> HTTPResponse:
         """GET /admin/api/requests: those that run, and the last that are over."""
         now = self._service.context.clock()
-        running = [self._course(one, now) for one in _by_age(self._service.running())]
-        return json_response({"requests": running, "recent": self._service.recent()})
+        running = [self._course(one, now) for one in _by_age(self._service.running.values())]
+        return json_response({"requests": running, "recent": self._service.status()["recent"]})
 
     async def settings(self, request: Request) -> HTTPResponse:
         """GET /admin/api/settings: every setting, and who set it."""

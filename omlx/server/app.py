@@ -77,20 +77,7 @@ def build_app(service: Service, keys: KeyRing) -> App:
         error_handler=_Errors(service),
     )
     settings = service.context.settings.server
-    app.config.update(
-        {
-            "AUTO_EXTEND": False,
-            "ACCESS_LOG": False,
-            "MOTD": False,
-            # Rewrites Sanic's classes without what is not used, and can only once in a process.
-            "TOUCHUP": not vars(Http).get("__touched__", False),
-            "REQUEST_MAX_SIZE": settings.max_body,
-            "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
-            "REQUEST_TIMEOUT": 60,
-            "RESPONSE_TIMEOUT": _NO_TIMEOUT_S,
-            "KEEP_ALIVE_TIMEOUT": _IDLE_S,
-        }
-    )
+    app.config.update(_config(settings.max_body))
     guard = Guard(settings, keys)
     routes = _Routes(service, guard)
     untyped = cast(Any, app)
@@ -142,6 +129,21 @@ def _add(app: App, handler: Handler, path: str, methods: list[str], *, name: str
         return await handler(request, **places)
 
     app.add_route(handle, path, methods=methods, name=name or handler.__name__, stream=True)
+
+
+def _config(max_body: int) -> dict[str, object]:
+    return {
+        "AUTO_EXTEND": False,
+        "ACCESS_LOG": False,
+        "MOTD": False,
+        # Rewrites Sanic's classes without what is not used, and can only once in a process.
+        "TOUCHUP": not vars(Http).get("__touched__", False),
+        "REQUEST_MAX_SIZE": max_body,
+        "REQUEST_MAX_HEADER_SIZE": _HEADER_BYTES,
+        "REQUEST_TIMEOUT": 60,
+        "RESPONSE_TIMEOUT": _NO_TIMEOUT_S,
+        "KEEP_ALIVE_TIMEOUT": _IDLE_S,
+    }
 
 
 def forget_app(app: App) -> None:

@@ -151,15 +151,17 @@ def log_level(error: ApiError) -> int:
 def error_object(error: ApiError, flavor: Flavor, request_id: str) -> dict[str, object]:
     """The error in a dialect's shape, as a response body and as the data of a stream event."""
     kind = _kind(status_of(error, flavor))
+    # It may quote a header, of which any byte is possible.
+    message = error.message.encode("utf-8", "replace").decode()
     if flavor is Flavor.ANTHROPIC:
         return {
             "type": "error",
-            "error": {"type": kind.anthropic_type, "message": error.message},
+            "error": {"type": kind.anthropic_type, "message": message},
             "request_id": f"req_{request_id}",
         }
     return {
         "error": {
-            "message": error.message,
+            "message": message,
             "type": kind.openai_type,
             "param": error.param,
             "code": error.code or kind.openai_code,

@@ -6,7 +6,7 @@ Knows nothing about HTTP; handlers and the run loop use it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from omlx import __version__
@@ -43,7 +43,7 @@ class Service:
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
-        self._running: dict[int, Course] = {}
+        self.running: dict[int, Course] = {}  # those that are not over
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
         self._recorder = Recorder(
             context.journal,
@@ -74,14 +74,6 @@ class Service:
     def num_active(self) -> int:
         """How many requests are not over."""
         return self._active.total()
-
-    def running(self) -> Iterable[Course]:
-        """The requests that are not over."""
-        return self._running.values()
-
-    def recent(self) -> list[dict[str, object]]:
-        """The last requests that are over, without any text."""
-        return self._recorder.recent()
 
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""
@@ -162,12 +154,8 @@ class Service:
             )
             for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
-        server = admin.ServerView(
-            version=__version__,
-            uptime_s=now - self._started,
-            address=self.address,
-            is_draining=self.is_draining,
-        )
+        uptime_s = now - self._started
+        server = admin.ServerView(__version__, uptime_s, self.address, self.is_draining)
         return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
@@ -207,13 +195,13 @@ class Service:
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
-        self._running[id(course)] = course
+        self.running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
-        self._running.pop(id(course), None)
+        self.running.pop(id(course), None)
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))

@@ -105,6 +105,14 @@ def test_k24_a_length_that_is_none(server, length):
     assert answer[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 413"), answer[:200]
 
 
+@pytest.mark.parametrize("value", [b"x", b"\xff", b"Q\xbex5\x01", b"100-continue, x"])
+def test_a_header_of_any_bytes_may_be_quoted(server, value):
+    head = b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: "
+    answer = exchange(server, head + value + b"\r\n\r\n{x}")
+    assert answer[9:12] in (b"417", b"400"), answer[:100]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
 def test_k24_both_a_length_and_parts(server):
     """Two readings of where a request ends let one be hidden in another."""
     head = (
