@@ -81,7 +81,7 @@ def problems(exchange: Exchange) -> list[str]:
     found: list[str] = []
     try:
         for kind, payload in _parts(exchange, path):
-            value = _adapter(kind).validate_json(payload)
+            value = _adapter(kind).validate_json(payload, strict=True)
             allowed = EXTRA_KEYS.get(path, frozenset())
             if path.startswith(f"{MODELS}/") or path == MODELS:
                 allowed = EXTRA_KEYS[MODELS] if kind is Model else frozenset()

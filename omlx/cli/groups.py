@@ -46,13 +46,13 @@ model = _group(
 
 key = _group(
     "key",
-    "Make API keys, list them, take them away.",
+    "Make, list and remove API keys.",
     {
-        "add": LazyCommand("omlx.cli.key:add", "Make an API key and print it."),
+        "add": LazyCommand("omlx.cli.keys:add", "Make an API key and print it."),
         "list": LazyCommand(
-            "omlx.cli.key:list_keys", "List the API keys, with their first characters."
+            "omlx.cli.keys:list_keys", "List the API keys, with their first characters."
         ),
-        "remove": LazyCommand("omlx.cli.key:remove", "Take an API key away."),
+        "remove": LazyCommand("omlx.cli.keys:remove", "Take an API key away."),
     },
 )
 

@@ -100,7 +100,9 @@ class Admission:
         longest = max(lengths) + _STEP
         longest += -longest % _STEP
         one = self._sizes.row + self._sizes.token * longest
-        return len(lengths) * one + int(self._sizes.twice * one)
+        # The server counts the shortest row before there is an engine, and knows of no joining.
+        joining = self._sizes.token * (longest - 2 * _STEP)
+        return len(lengths) * one + int(self._sizes.twice * joining)
 
     def _need(self, lengths: Sequence[int], room: int) -> int:
         return self._sizes.weights + self.rows_bytes(lengths) + self._scratch(room)

@@ -174,7 +174,8 @@ class Batch:
             return progress, []
         uids = list(self._decoding.uids)
         fresh = [uid for uid in self._by_uid if uid not in uids]
-        self._shaped.expect([self._shapes(calls) for calls in (uids, fresh) if calls])
+        rows = {uid: self._rows[row_id] for uid, row_id in self._by_uid.items()}
+        self._shaped.expect([_shapes(rows, calls) for calls in (uids, fresh) if calls])
         started, generated = self._generator.next()
         tokens = [self._decoded(response) for response in generated]
         for p in started:
@@ -182,9 +183,6 @@ class Batch:
             total = self._rows[row_id].total
             progress.append(RowProgress(row_id, total, total, len(self._tokens(p.uid)), 1))
         return progress, tokens
-
-    def _shapes(self, uids: Sequence[int]) -> list[Shape | None]:
-        return [self._rows[self._by_uid[uid]].input.sampling.shape for uid in uids]
 
     def _decoded(self, response: Any) -> RowToken:
         """What one row of a step says; a row that is over is forgotten."""
@@ -307,6 +305,10 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
+
+
+def _shapes(rows: Mapping[int, _Row], uids: Sequence[int]) -> list[Shape | None]:
+    return [rows[uid].input.sampling.shape for uid in uids]
 
 
 def _in_order(rows: Mapping[str, _Row], chunk: int) -> list[str]:

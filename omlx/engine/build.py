@@ -142,8 +142,7 @@ def assemble_loaded(
     make_scheduler: Callable[..., Scheduler] = Scheduler,
     load_s: float = 0.0,
 ) -> Assembly:
-    """The loop around a model that is in memory already, which took so many seconds; `identity` is
-    its fingerprint."""
+    """The loop around a model that is in memory already; `identity` is its fingerprint."""
     keep_buffers()
     inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
@@ -155,10 +154,7 @@ def assemble_loaded(
     buffers = freed_buffers(time.monotonic)
     admission = _admission(config, loaded, caches, cache, buffers)
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
-    grammars = Grammars(
-        Vocabulary(Path(config.model_path), loaded.num_vocab),
-        tell=lambda event: inbox.post(lambda: emit([event])),
-    )
+    grammars = _grammars(config, loaded, inbox, emit)
     prefix, disk = (cache.prefix, cache.tiers.disk) if cache else (None, None)
     keeper = Keeper(batch, prefix)
     pacer = Pacer(chunk, config.max_gap_s)
@@ -262,6 +258,16 @@ def _gauge(
         memory_use=use,
         pulse=pulse,
     )
+
+
+def _grammars(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    inbox: Inbox,
+    emit: Callable[[Sequence[Event]], None],
+) -> Grammars:
+    vocabulary = Vocabulary(Path(config.model_path), loaded.num_vocab)
+    return Grammars(vocabulary, tell=lambda event: inbox.post(lambda: emit([event])))
 
 
 def _sampling_of(num_vocab: int, grammars: Grammars) -> Callable[[Row], Sampling]:

@@ -7,13 +7,15 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from omlx.engine.request import Grammar
 from omlx.models.config import items, mapping, read_json_if_there
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _MAX_BYTES = 256 * 1024  # of a grammar's text
 _COMPACT: Any = {  # one blank at most: more of them could go on for ever
@@ -23,7 +25,7 @@ _COMPACT: Any = {  # one blank at most: more of them could go on for ever
     "lenient": False,
     "coerce_one_of": False,
 }
-Mask = np.ndarray[Any, np.dtype[np.uint32]]
+Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
 
 
 def _limits() -> LLParserLimits:
@@ -197,6 +199,8 @@ class Constraint:
 
     def mask(self) -> Mask:
         """One bit for each token that may follow, 32 to a word."""
+        import numpy as np  # not in the server, which only checks grammars
+
         size = self._vocabulary.num_words
         if self._is_free or self.is_done:
             words = np.full(size, 0xFFFFFFFF if self._is_free else 0, dtype=np.uint32)

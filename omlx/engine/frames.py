@@ -5,7 +5,7 @@ Knows nothing about who sends them; plain values only.
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -38,6 +38,7 @@ from omlx.engine.request import (
 
 _LENGTH = struct.Struct("<I")
 _MAX_BYTES = 1 << 28
+_READ_BYTES = 1 << 16
 Frame = dict[str, Any]
 
 
@@ -55,6 +56,27 @@ def receive(sock: socket.socket) -> Frame | None:
         return None
     body = _exactly(sock, _LENGTH.unpack(head)[0])
     return None if body is None else orjson.loads(body)
+
+
+def received(sock: socket.socket) -> Iterator[Frame]:
+    """Every frame until the other side has closed or is gone; reads ahead, so it reads alone."""
+    data = bytearray()
+    while True:
+        at = 0
+        while (start := at + _LENGTH.size) <= len(data):
+            end = start + _LENGTH.unpack_from(data, at)[0]
+            if end > len(data):
+                break
+            yield orjson.loads(data[start:end])
+            at = end
+        del data[:at]
+        try:
+            piece = sock.recv(_READ_BYTES)
+        except OSError:
+            return
+        if not piece:
+            return
+        data += piece
 
 
 def _exactly(sock: socket.socket, num_bytes: int) -> bytes | None:

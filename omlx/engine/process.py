@@ -29,6 +29,7 @@ from omlx.engine.frames import (
     limit_frame,
     limit_from,
     receive,
+    received,
     request_frame,
     request_from,
     send,
@@ -74,7 +75,7 @@ class EngineProcess:
         self._snapshot: EngineSnapshot | None = None
         self._outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._was_ready = self._is_taking = False
-        self._beat = Beat(0, 0.0, clock(), clock())
+        self._beat, self._heard_at = Beat(0, 0.0, clock(), clock()), 0.0
         self._live: set[str] = set()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,7 +147,7 @@ class EngineProcess:
         While its listener holds the reader up, it is not the process that is silent.
         """
         if not self._is_taking:
-            return self._beat
+            return replace(self._beat, heard_at=max(self._beat.heard_at, self._heard_at))
         return replace(self._beat, at=self._clock(), heard_at=self._clock())
 
     def vitals(self) -> Vitals:
@@ -183,8 +184,8 @@ class EngineProcess:
 
     def _read(self, sock: socket.socket) -> None:
         with sock:
-            while (frame := receive(sock)) is not None:
-                self._beat = replace(self._beat, heard_at=self._clock())
+            for frame in received(sock):
+                self._heard_at = self._clock()
                 self._is_taking = True
                 self._take(frame)
                 self._is_taking = False

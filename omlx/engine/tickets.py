@@ -106,6 +106,8 @@ class Tickets:
     def take_next(self, *, has_room_for_new: bool = True) -> list[EngineRequest]:
         """What the engine gets now (mutates): a suspect alone, else all that it doesn't have."""
         waiting = [t for t in self._tickets.values() if not (t.is_submitted or t.is_aborted)]
+        if not waiting:
+            return []
         if any(t.is_submitted and t.goal is not None for t in self._tickets.values()):
             return []
         suspects = [t for t in waiting if t.goal is not None]

@@ -3,17 +3,15 @@
 Knows nothing about chat templates or streams.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from omlx.errors import ModelError
-
-Range = tuple[int, int]
+from omlx.models.segments import Range, SegmentEncoder
 
 
 class Codec(Protocol):
@@ -62,6 +60,7 @@ class FastCodec:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        self._segments = SegmentEncoder(tokenizer)
         self._special = frozenset(
             token_id
             for token_id, token in tokenizer.get_added_tokens_decoder().items()
@@ -76,12 +75,11 @@ class FastCodec:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, special tokens in it included and none added."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._segments.encode(text)
 
     def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
         """The same ids, and for each range of characters that of its tokens."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, [_tokens_of(encoding, start, end) for start, end in chars]
+        return self._segments.encode_at(text, chars)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
@@ -98,18 +96,6 @@ class FastCodec:
     def is_special(self, token_id: int) -> bool:
         """Whether an id is a special token."""
         return token_id in self._special
-
-
-def _tokens_of(encoding: Encoding, start: int, end: int) -> Range:
-    """The tokens that hold any of the characters [start, end)."""
-    tokens = range(len(encoding))
-
-    def edge(token_idx: int, side: int) -> int:
-        chars = encoding.token_to_chars(token_idx)
-        return chars[side] if chars is not None else 0
-
-    first = bisect_right(tokens, start, key=lambda idx: edge(idx, 1))
-    return first, max(first, bisect_left(tokens, end, key=lambda idx: edge(idx, 0)))
 
 
 class SlowCodec:

@@ -91,6 +91,8 @@ def _answer(form: Form) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         message = f"No grammar can be made of this: {str(error)[:400]} - at `{form.param}`"
         raise ApiError(400, message, param=form.param) from None
+    if not made.text.startswith("{"):
+        return {"lark_grammar": made.text}
     [grammar] = json.loads(made.text)["grammars"]
     return grammar
 

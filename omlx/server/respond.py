@@ -3,10 +3,12 @@
 Knows nothing about dialects beyond their interface, or about engines.
 """
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from omlx import __version__
 from omlx.server.choices import Choices, Heard
 from omlx.server.errors import ApiError, internal, log_level, unavailable
 from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
@@ -76,6 +78,7 @@ class Responder:
             int(context.wall()),
             generation,
             who.tenant,
+            fingerprint=_fingerprint(context.pool.version(prepared.model_id)),
             prompts=[one.text for one in prepared.prompts] if generation.is_echo else (),
         )
         reply = dialect.reply(about)
@@ -171,3 +174,10 @@ async def _pump(
             return
         heard = await choices.next(patience.of(is_begun=is_begun))
         is_silent = not heard
+
+
+def _fingerprint(version: str) -> str | None:
+    """What the same seed gives the same answer for: this program, and the model's files."""
+    if not version:
+        return None
+    return f"fp_{hashlib.sha256(f'{__version__} {version}'.encode()).hexdigest()[:12]}"

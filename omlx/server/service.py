@@ -78,7 +78,7 @@ class Service:
     def warm_up(self) -> None:
         """Begin to load the text side of every model, so that the first request needn't."""
         for entry in self.context.pool.models():
-            loading = self._text_thread.submit(self.context.texts, entry)
+            loading = self._text_thread.submit(_load_text, self.context, entry)
             loading.add_done_callback(lambda done, model=entry.id: _log_failure(model, done))
 
     def open_all(
@@ -205,6 +205,13 @@ class Service:
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
+
+
+def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
+    """The text side, with what there is to warn of said now and not at the first request."""
+    text = context.texts(entry)
+    context.forms.of(text, context.model_settings(entry.id).parser)
+    return text
 
 
 def _nothing() -> None:

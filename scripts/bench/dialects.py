@@ -134,12 +134,18 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def request_costs(server: Served, dialect: str, model: str, num: int) -> dict[str, Any]:
-    """Large requests one after the other: their time less what the engine had them for."""
+def request_costs(
+    server: Served, dialect: str, model: str, num: int, *, is_one: bool
+) -> dict[str, Any]:
+    """Large requests one after the other: their time less what the engine had them for.
+
+    Each begins a conversation, or goes on with one of which only the last message is new.
+    """
     to_engine, from_engine, both, cpu = [], [], [], []
     with client.connect(server.port) as sock:
         for number in range(1, num + 1):
-            request = client.http_request(dialect, MAKE_BODY[dialect](model, number))
+            of = (1, number) if is_one else (number + 1, 0)
+            request = client.http_request(dialect, MAKE_BODY[dialect](model, *of))
             server.play(bodies.PLAIN, _SHORT_ANSWER)
             before = server.cpu_s()
             answered = client.ask(sock, request)
@@ -151,6 +157,7 @@ def request_costs(server: Served, dialect: str, model: str, num: int) -> dict[st
     result = {
         "dialect": dialect,
         "model": model,
+        "conversations": "one that goes on" if is_one else "new ones",
         "requests": num,
         "body_bytes": len(request),
         "messages": bodies.NUM_MESSAGES,
@@ -160,7 +167,7 @@ def request_costs(server: Served, dialect: str, model: str, num: int) -> dict[st
         "engine_to_socket": spread(from_engine),
         "server_cpu_mean_ms": round(statistics.fmean(cpu) * 1000, 2),
     }
-    print(f"{dialect} {model}: {result['overhead']}", file=sys.stderr)
+    print(f"{dialect} {model}: {result['conversations']} {result['overhead']}", file=sys.stderr)
     return result
 
 
@@ -186,9 +193,9 @@ def stages(text: TextModel, dialect: str, model: str, num: int) -> dict[str, Any
             ),
         )
         chars = [(part.start, part.end) for part in parts]
-        timed("encode", lambda prompt=prompt: text.encode(prompt))
-        timed("encode_at", lambda prompt=prompt, chars=chars: text.encode_at(prompt, chars))
-        encoded = timed("render_mark_encode", lambda asked=asked: encode(text, asked))
+        timed("encode_new", lambda prompt=prompt, chars=chars: text.encode_at(prompt, chars))
+        timed("encode_known", lambda prompt=prompt, chars=chars: text.encode_at(prompt, chars))
+        encoded = encode(text, asked)
         timed("frame", lambda encoded=encoded: orjson.dumps({"tokens": encoded.tokens}))
     return {"dialect": dialect, "model": model, **{k: spread(v) for k, v in seconds.items()}}
 
@@ -233,6 +240,15 @@ def paced(
     }
     print(f"paced: {result}", file=sys.stderr)
     return result
+
+
+def has_calls(server: Served, dialect: str, model: str) -> bool:
+    """Whether the parser of calls is at work: a call comes as one, and not as text."""
+    server.play(model, 10 * _SHORT_ANSWER)
+    with client.connect(server.port) as sock:
+        answered = client.ask(sock, small_request(dialect, model))
+    server.reported(1)
+    return b'"name":"tool_1"' in answered.data
 
 
 def after(seconds: float) -> Callable[[], bool]:
@@ -286,7 +302,11 @@ def main() -> None:
         result: dict[str, Any] = {"what": "overhead of requests", "model": args.model.name}
         result["idle_cpu_share_of_a_core"] = idle(server, 2.0)
         if "requests" in parts:
-            result["requests"] = [request_costs(server, *kind, args.requests) for kind in kinds]
+            result["requests"] = [
+                request_costs(server, *kind, args.requests, is_one=is_one)
+                for kind in kinds
+                for is_one in (False, True)
+            ]
         if "stages" in parts:
             result["stages"] = [
                 stages(server.texts[m], d, m, max(args.requests // 10, 5)) for d, m in kinds
@@ -297,6 +317,9 @@ def main() -> None:
                 for kind in kinds
                 for num in NUM_STREAMS
             ]
+        result["calls"] = [
+            {"dialect": d, "model": m, "has_calls": has_calls(server, d, m)} for d, m in kinds
+        ]
         if "free" in parts:
             result["free"] = [
                 free(server, *kind, num, args.events) for kind in kinds for num in NUM_STREAMS

@@ -95,8 +95,11 @@ def _tool(idx: int) -> tuple[str, str, dict[str, object]]:
     return f"tool_{idx}", _text(rng, 250).strip(), schema
 
 
-def chat_body(model: str, number: int, **fields: object) -> bytes:
-    """A chat request; those of different numbers share nothing but their tools."""
+def chat_body(model: str, number: int, turn: int = 0) -> bytes:
+    """A chat request; those of different numbers share nothing but their tools.
+
+    Those of different turns share all but their last message.
+    """
     tools = [
         {
             "type": "function",
@@ -104,18 +107,18 @@ def chat_body(model: str, number: int, **fields: object) -> bytes:
         }
         for name, about, schema in map(_tool, range(_NUM_TOOLS))
     ]
-    head = {"model": model, "stream": True, "temperature": 0, "tools": tools, **fields}
-    return _filled(head, number, _chat_turns)
+    head = {"model": model, "stream": True, "temperature": 0, "tools": tools}
+    return _filled(head, number, turn, _chat_turns)
 
 
-def message_body(model: str, number: int, **fields: object) -> bytes:
+def message_body(model: str, number: int, turn: int = 0) -> bytes:
     """The same conversation as a request for a message."""
     tools = [
         {"name": name, "description": about, "input_schema": schema}
         for name, about, schema in map(_tool, range(_NUM_TOOLS))
     ]
-    head = {"model": model, "stream": True, "max_tokens": 10_000, "tools": tools, **fields}
-    return _filled(head, number, _message_turns)
+    head = {"model": model, "stream": True, "max_tokens": 10_000, "tools": tools}
+    return _filled(head, number, turn, _message_turns)
 
 
 Turn = tuple[
@@ -124,7 +127,7 @@ Turn = tuple[
 Write = Callable[[str, list[Turn], str], dict[str, object]]
 
 
-def _filled(head: dict[str, object], number: int, write: Write) -> bytes:
+def _filled(head: dict[str, object], number: int, turn: int, write: Write) -> bytes:
     """A body of NUM_BYTES and NUM_MESSAGES, whose texts have the length that this takes."""
     empty = json.dumps({**head, **write("", list(_turns(number, 0)), "")}).encode()
     num_turns = NUM_MESSAGES // 2 - 1
@@ -132,7 +135,8 @@ def _filled(head: dict[str, object], number: int, write: Write) -> bytes:
     per_turn = int((NUM_BYTES - len(empty)) / (num_turns + 2) / 1.04)
     rng = random.Random(number)
     system = f"Conversation {number}. " + _text(rng, per_turn)
-    body = {**head, **write(system, list(_turns(number, per_turn)), _text(rng, per_turn))}
+    last = _text(random.Random(f"{number} {turn}"), per_turn)
+    body = {**head, **write(system, list(_turns(number, per_turn)), last)}
     return json.dumps(body).encode()
 
 

@@ -34,6 +34,8 @@ def test_streams_leave_the_core_to_others(result: Any, figure: Figure) -> None:
     for run in result["paced"]:
         assert run["engine_events_per_s"] >= 0.97 * NUM_EVENTS, run
         assert run["server_cpu_share_of_a_core"] <= MOST_CPU, run
+    for kind in result["calls"]:  # else a parser had nothing to do
+        assert kind["has_calls"] is (kind["model"] == "tools"), kind
     shares = [run["server_cpu_share_of_a_core"] for run in result["paced"]]
     figure(f"server at {NUM_EVENTS} events/s, 1 to 64 streams: at most {max(shares):.1%} of a core")
 
@@ -50,7 +52,7 @@ def test_streams_as_fast_as_they_go(result: Any, figure: Figure) -> None:
 
 def _listed(costs: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"{cost['dialect']} ({cost['model']}) p50 {cost['overhead']['p50_ms']} ms, "
-        f"p99 {cost['overhead']['p99_ms']} ms"
+        f"{cost['dialect']} ({cost['model']}, {cost['conversations']}) "
+        f"p50 {cost['overhead']['p50_ms']} ms, p99 {cost['overhead']['p99_ms']} ms"
         for cost in costs
     )

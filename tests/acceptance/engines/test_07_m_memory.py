@@ -296,7 +296,7 @@ def test_m14_a_failed_allocation_in_the_middle(tmp_path: Path, figure: Figure) -
     assert harness.ask(prompt, 8).tokens == right, "nothing latches"
     assert harness.stop() == 0
     figure(
-        f"M14: one failed allocation in a prefill, all of steps over 32 tokens, all: {results}; the "
-        "rows beside ended"
+        f"M14: one failed allocation in a prefill, all of steps over 32 tokens, all: {results}; "
+        "the rows beside ended"
     )
     assert results[:2] == ["right", "right"]

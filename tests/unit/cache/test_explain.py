@@ -42,7 +42,7 @@ def body(
 
 
 def prompt_of(one: Body, *, has_spans: bool = True, reply: str = "") -> Prompt:
-    generation = Chat(reads_tools=True).decode(json.dumps(one).encode())
+    generation = Chat().decode(json.dumps(one).encode())
     encoded = encode(FakeText(), generation)
     tokens = [*encoded.tokens, *reply.encode()]
     return Prompt(token_array(tokens), encoded.spans if has_spans else ())

@@ -3,13 +3,16 @@
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omlx.engine.build import Assembly
 from omlx.engine.config import EngineConfig
+from omlx.engine.constrain import Vocabulary
 from omlx.engine.engine import LocalEngine
+from omlx.engine.grammars import Grammars
 from omlx.engine.request import (
     EngineRequest,
     EngineState,
@@ -53,7 +56,10 @@ class Bench:
             raise self.load_error
         rig = LoopRig(emit=emit, publish=publish)
         self.prepare(rig)
-        return Assembly(rig.inbox, rig.loop, rig.batch, None, None, rig.admission, rig.buffers)
+        grammars = Grammars(Vocabulary(Path("/none"), NUM_VOCAB), tell=lambda event: emit([event]))
+        return Assembly(
+            rig.inbox, rig.loop, rig.batch, None, None, rig.admission, rig.buffers, grammars
+        )
 
     def start(self) -> None:
         self.engine.start(self.events.put)

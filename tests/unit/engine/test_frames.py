@@ -20,6 +20,7 @@ from omlx.engine.frames import (
     limit_frame,
     limit_from,
     receive,
+    received,
     request_frame,
     request_from,
     send,
@@ -225,3 +226,35 @@ def test_a_closed_socket_is_an_error_for_the_writer(pair: Pair) -> None:
     with pytest.raises(OSError):
         for _ in range(2):
             send(pair[0], {"i": 1})
+
+
+@pytest.mark.parametrize("num_bytes", [1, 3, 7, 1000])
+def test_frames_are_the_same_however_their_bytes_come(pair: Pair, num_bytes: int) -> None:
+    frames = [{"i": 0}, {"text": "x" * 100}, {}, {"i": [1, 2]}]
+    bodies = [orjson.dumps(frame) for frame in frames]
+    data = b"".join(struct.pack("<I", len(body)) + body for body in bodies)
+
+    def write() -> None:
+        with pair[0]:
+            for at in range(0, len(data), num_bytes):
+                pair[0].sendall(data[at : at + num_bytes])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert list(received(pair[1])) == frames
+    writer.join()
+
+
+def test_what_follows_the_last_whole_frame_is_dropped(pair: Pair) -> None:
+    send(pair[0], {"i": 1})
+    pair[0].sendall(struct.pack("<I", 10) + b"{")
+    pair[0].close()
+    assert list(received(pair[1])) == [{"i": 1}]
+
+
+def test_a_frame_larger_than_one_read_is_whole(pair: Pair) -> None:
+    frame = {"text": "x" * 1_000_000}
+    sender = threading.Thread(target=send, args=(pair[0], frame))
+    sender.start()
+    assert next(received(pair[1])) == frame
+    sender.join()

@@ -12,6 +12,7 @@ import pytest
 from omlx.engine.batch import Batch, RowInput, RowToken
 from omlx.engine.request import FailureCode, Finished, FinishReason, SamplingParams
 from omlx.engine.sampling import NOT_FINITE, make_sampling
+from omlx.engine.shaping import ShapedModel
 from omlx.engine.solo import SoloBatch
 from tests.fakes import tiny
 from tests.fakes.cache import Rig
@@ -111,6 +112,7 @@ def test_a_poisoned_token_ends_the_row_that_says_it(batch: Any, which: int) -> N
     poison(model, new[which])
     batch._model = model
     if isinstance(batch, Batch):
+        batch._shaped = ShapedModel(model)
         batch.reset()
     tokens = run(batch, row("a", text, max_tokens=9))["a"]
     assert [t.token for t in tokens] == [*new[: which + 1], NOT_FINITE]

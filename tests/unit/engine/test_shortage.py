@@ -65,9 +65,9 @@ def test_m14_one_request_ends_and_the_next_is_served(tmp_path: Path) -> None:
 
 
 def test_m14_a_limit_of_one_at_a_time(tmp_path: Path) -> None:
-    """A row needs 3 MB; requests wait, and the largest is refused."""
+    """A row needs 3 MB, and as much while it joins; requests wait, and the largest is refused."""
     options = {"block_size": 64, "prefill_chunk": CHUNK, "memory_bytes": 1_000_000}
-    harness = Harness(tiny.build(), tmp_path, memory_limit=5_000_000, **options)
+    harness = Harness(tiny.build(), tmp_path, memory_limit=8_000_000, **options)
     names = [harness.submit(prompt(300, seed), 8) for seed in range(4)]
     answers = harness.collect(*names)
     assert [answers[name].reason for name in names] == [FinishReason.LENGTH] * 4
@@ -78,7 +78,7 @@ def test_m14_a_limit_of_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_m6_after_a_big_request_the_same_one_fifty_times(tmp_path: Path) -> None:
-    options = {"block_size": 64, "prefill_chunk": CHUNK, "memory_limit": 16_000_000}
+    options = {"block_size": 64, "prefill_chunk": CHUNK, "memory_limit": 24_000_000}
     harness = Harness(tiny.build(), tmp_path, cache_enabled=False, **options)
     assert harness.ask(prompt(700), 2).reason is FinishReason.LENGTH
     for _ in range(50):

@@ -358,7 +358,7 @@ def test_paths_that_lead_elsewhere(server, target, method):
         "ftp://127.0.0.1/", "gopher://127.0.0.1:{port}/",
     ],
 )  # fmt: skip
-def test_x6_addresses_of_images_are_never_asked(server, url):
+def test_case_x6_addresses_of_images_are_never_asked(server, url):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = url.replace("{port}", str(listener.getsockname()[1]))
         parts = {

@@ -131,6 +131,7 @@ def test_an_answer_repeats_its_request(server):
         "service_tier": "flex",
         "user": "u",
     }
+    server.text.template = "<tool_call>"
     response = server.respond(**asked)
     strict.response(response.content)
     body = response.json()
@@ -385,7 +386,7 @@ def test_r6_an_unknown_answer_is_no_silent_start(server, is_stream):
 
 
 def test_r6_tenants_have_their_own_answers(server):
-    """R6, P22: to others an id is not known."""
+    """R6: to others an id is not known."""
     kept = server.respond("one").json()["id"]
     others = {"session-id": "other"}
     body = {"model": "fake", "input": "x", "previous_response_id": kept}

@@ -1,6 +1,9 @@
 """The store as its callers see it: exact content or a miss, and no exception."""
 
 import errno
+import os
+import pickle
+import stat
 import threading
 from pathlib import Path
 
@@ -263,3 +266,45 @@ def test_threads_that_write_read_and_evict_together_get_whole_blocks(tmp_path: P
     assert not wrong and len(hits) > 100
     assert all(shelf.store.counters().bad == {} for shelf in shelves)
     assert not list((tmp_path / "c").rglob(".tmp-*"))
+
+
+def test_case_x10_only_the_user_can_read_what_is_stored(tmp_path: Path) -> None:
+    """Whatever the umask: directories 0700, files 0600."""
+    before = os.umask(0o022)
+    try:
+        shelf = Shelf(RealFileSystem(), Clock(), directory=tmp_path / "cache")
+        for block in CHAIN:
+            assert shelf.put(block) is PutResult.STORED
+    finally:
+        os.umask(before)
+    found = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in found}
+    assert any(path.is_file() for path in found)
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items()), modes
+
+
+def test_case_x10_a_directory_that_anyone_can_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match="anyone can write"):
+        Shelf(RealFileSystem(), Clock(), directory=folder)
+
+
+class _Bomb:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_case_x11_a_pickle_in_place_of_a_block_is_a_miss(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    shelf, _, memory = shelf_and_fs()
+    shelf.put(CHAIN[0])
+    memory.write(CHAIN[0].path(), pickle.dumps(_Bomb(mark)) * 200)
+    assert shelf.get(CHAIN[0]) is None
+    assert not mark.exists()
