@@ -1,10 +1,15 @@
 """P22: those who do not share a salt find nothing of each other's, and learn nothing of it."""
 
+import hashlib
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import ArraysCache
 
+from omlx.cache.block import Chain
 from omlx.cache.hashing import (
     chain_hashes,
     compute_block_hash,
@@ -12,8 +17,11 @@ from omlx.cache.hashing import (
     token_array,
     tokens_of_bytes,
 )
+from omlx.cache.leaves import StateLeaf
+from omlx.cache.lookup import Hit
 from omlx.cache.stored import StoredSequences
 from omlx.storage.layout import BlockHash
+from tests.fakes import state
 from tests.fakes.blocks import DIRECTORY, ROOT
 from tests.fakes.cache import BLOCK, Rig
 
@@ -24,6 +32,7 @@ SALTS = ("", "a", "b", "ab", "a\0", "\ud800")
 @pytest.mark.parametrize(("mine", "other"), [*combinations(SALTS, 2)])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_another_salt_finds_nothing(mine: str, other: str, is_restarted: bool) -> None:
+    """P22"""
     rig = Rig()
     rig.compute(LONG, salt=mine)
     if is_restarted:
@@ -39,6 +48,7 @@ def test_another_salt_finds_nothing(mine: str, other: str, is_restarted: bool) -
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_both_are_kept_beside_each_other(is_restarted: bool) -> None:
+    """P22: the same salt hits, in both tiers."""
     rig = Rig()
     for salt in ("a", "b", "a"):
         found = rig.compute(LONG, salt=salt).num_tokens
@@ -109,3 +119,42 @@ def test_stored_sequences_are_those_of_a_salt() -> None:
     own = found["a"]
     assert own.tokens_of(own.names(tokens)).tolist() == LONG
     assert tokens_of_bytes(b"").tolist() == []
+
+
+def test_the_name_of_a_salted_root_is_as_the_format_says() -> None:
+    """P11, P22: tags and lengths before each part, so that no two lists of parts are the same."""
+    data = b"".join(
+        tag + len(value).to_bytes(8, "little") + value
+        for tag, value in ((b"P", ROOT), (b"K", b"salt"), (b"k", b"\xc3\xa4"))
+    )
+    assert salted_root(ROOT, "ä") == hashlib.sha256(data).digest()
+
+
+def _row(tokens: list[int]) -> list[Any]:
+    recurrent = ArraysCache.from_state(([mx.full((1, 2), float(len(tokens)))], None, None))
+    return [*state.caches(tokens, 6), recurrent]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_snapshots_of_recurrent_layers_are_kept_apart_too(is_restarted: bool) -> None:
+    """P22"""
+    rig = Rig(window=6, states=[StateLeaf((2,), 0, 1, (2,), "F32")])
+    chain = Chain(token_array(LONG), salt="a")
+    rig.prefix.store(chain, _row(LONG), 20)
+    rig.prefix.store_tail(chain, _row(LONG), 2)
+    for position in (3, 12, 22):  # within the first block, at the end of one, at the end of all
+        rig.prefix.states.store(chain, _row(LONG[:position]), position)
+    if is_restarted:
+        rig.restart()
+
+    def found(tokens: list[int], salt: str) -> int:
+        hits: list[Hit] = []
+        rig.prefix.look_up(token_array([*tokens, 99]), hits.append, salt=salt)
+        rig.settle()
+        trail = hits[0].trail
+        assert trail is not None and (trail.shared > 0) == (salt == "a")
+        return hits[0].num_tokens
+
+    for salt in ("", "b"):
+        assert [found(LONG[:n], salt) for n in (3, 12, 22)] == [0, 0, 0]
+    assert [found(LONG[:n], "a") for n in (3, 12, 22)] == [3, 12, 22]

@@ -30,6 +30,7 @@ def test_the_pickle_would_work(tmp_path: Path) -> None:
 def test_x11_a_pickle_in_place_of_a_block_is_a_miss(
     tmp_path: Path, protocol: int, is_behind_a_header: bool
 ) -> None:
+    """X11"""
     rig = Rig()
     rig.compute(LONG)
     rig.restart()

@@ -81,6 +81,7 @@ def post(server, path, headers, **changed):
     "form", ["x-api-key {}", "authorization Bearer {}", "authorization bearer {}"]
 )
 def test_a15_both_forms_of_the_key_and_a_look_from_afar(server, keys, form):
+    """A15"""
     name, _, value = form.partition(" ")
     headers = {name: value.format(keys.sent["ann"])}
     assert server.http.head("/").status_code == 200
@@ -120,6 +121,7 @@ ADMIN = [
 
 @pytest.mark.parametrize("path", [*ADMIN, "/admin", "/admin/nothing", "/admin/api/keys/ann"])
 def test_x4_the_admin_surface_needs_an_admin(server, keys, path):
+    """X4"""
     for headers, status in (({}, 401), (keys.header("old"), 401), (keys.header("ann"), 403)):
         for method in ("GET", "POST", "DELETE", "PUT"):
             assert server.http.request(method, path, headers=headers).status_code == status
@@ -270,6 +272,7 @@ def test_a_body_on_its_way_takes_a_place(tmp_path):
 
 @pytest.mark.parametrize("isolate", ["none", "key"])
 def test_p22_who_shares_what_is_cached(tmp_path, isolate):
+    """P22"""
     keys = Keys(tmp_path / "keys.toml")
     for name in ("ann", "bob"):
         keys.add(name)
@@ -390,6 +393,7 @@ def test_the_first_key_locks_a_server_at_once(tmp_path):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_x3_an_open_address_needs_a_key_of_either_kind(tmp_path, host):
+    """X3"""
     keys = Keys(tmp_path / "keys.toml")
     plan = Plan(server=Server(host=host, port=0), keys_path=keys.path)
     with pytest.raises(ServerError, match="needs an API key"), running(plan):
@@ -414,7 +418,7 @@ def test_a_server_does_not_start_on_keys_that_others_can_read(tmp_path):
 
 
 def test_x4_x8_no_key_and_no_prompt_is_shown_or_logged(server, keys, caplog):
-    """After every endpoint, with a key, with none, and with a wrong one."""
+    """X4, X8: after every endpoint, with a key, with none, and with a wrong one."""
     marker, wrong = "marker-of-a-prompt", "omlx-marker-of-a-wrong-key"
     caplog.set_level(logging.INFO)
     senders = [{}, {"x-api-key": wrong}, {"authorization": f"Bearer {wrong}"}]
@@ -450,4 +454,5 @@ def test_a_key_in_the_address_is_none(server, keys):
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_x10_the_file_of_keys_is_for_its_owner(keys):
+    """X10"""
     assert keys.path.stat().st_mode & 0o777 == 0o600
