@@ -11,11 +11,12 @@ from omlx.cache.block import Chain
 from omlx.cache.codec import Codec
 from omlx.cache.cost import LoadCost
 from omlx.cache.finding import Found
-from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix, salted_root
+from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
 from omlx.cache.io import DiskTier
 from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry, MemoryTier
 from omlx.cache.reading import Piece, Reading, gaps
+from omlx.cache.salting import salted_root
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.trail import Trail, TrailNotes
 from omlx.cache.writeback import WriteBack

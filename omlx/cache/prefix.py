@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from omlx.cache.block import Chain
-from omlx.cache.hashing import TokenArray, common_prefix, compute_block_hash, salted_root
+from omlx.cache.hashing import TokenArray, common_prefix, compute_block_hash
 from omlx.cache.leaves import Payload
 from omlx.cache.lookup import Hit, Lookup, Tiers
 from omlx.cache.memory import Entry
 from omlx.cache.policy import StorePolicy
+from omlx.cache.salting import salted_root
 from omlx.cache.statelookup import StateLookup
 from omlx.cache.statestore import StateStore
 from omlx.cache.way import Way

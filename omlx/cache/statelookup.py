@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from omlx.cache.block import Chain
 from omlx.cache.codec import Codec
 from omlx.cache.finding import Found
-from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix, salted_root
+from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
 from omlx.cache.leaves import Payload
 from omlx.cache.lookup import MAX_FINDS, Hit, Tiers, keep, tail_of, whole
 from omlx.cache.memory import Entry
 from omlx.cache.reading import Gap, Piece, Reading, gaps
+from omlx.cache.salting import salted_root
 from omlx.cache.stops import Stops
 from omlx.storage.layout import BlockHash, BlockKey
 

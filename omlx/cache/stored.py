@@ -15,10 +15,10 @@ from omlx.cache.hashing import (
     common_prefix,
     compute_block_hash,
     compute_root_hash,
-    salted_root,
     token_array,
     tokens_of_bytes,
 )
+from omlx.cache.salting import salted_root
 from omlx.storage.children import Child
 from omlx.storage.fs import FileSystem
 from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash, root_name

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omlx.cache.hashing import salted_root
+from omlx.cache.salting import salted_root
 from omlx.server.prompt import head_of
 from omlx.storage.entry import JournalEntry
 from omlx.storage.fs import FileSystem, RealFileSystem

@@ -13,12 +13,12 @@ from omlx.cache.block import Chain
 from omlx.cache.hashing import (
     chain_hashes,
     compute_block_hash,
-    salted_root,
     token_array,
     tokens_of_bytes,
 )
 from omlx.cache.leaves import StateLeaf
 from omlx.cache.lookup import Hit
+from omlx.cache.salting import salted_root
 from omlx.cache.stored import StoredSequences
 from omlx.storage.layout import BlockHash
 from tests.fakes import state

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cache.hashing import chain_hashes, salted_root, token_array
+from omlx.cache.hashing import chain_hashes, token_array
+from omlx.cache.salting import salted_root
 from omlx.errors import StoreError
 from omlx.server.heads import StoredHeads
 from omlx.storage.entry import JournalEntry, Part, PartKind, Span
