@@ -93,6 +93,11 @@ def get_json(
     """
     asked = _Asked("GET", path, api_key, timeout_s, certificate)
     status, body = _ask(address, asked)
+    if status == 403:
+        raise ServerError(
+            f"the server at {address} refuses to answer {path}",
+            hint="set OMLX_SERVER_API_KEY to an API key of scope admin",
+        )
     if status != 200:
         raise ServerError(f"the server at {address} answers {path} with {status}")
     return _parse(address, path, body)

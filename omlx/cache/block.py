@@ -27,6 +27,7 @@ class Chain:
     `snapshots` are those of recurrent state on its way, with their positions, in order; the one
     after `head` tokens is of use to other sequences. `tail` is the short block that it ends with,
     where one is stored, and `held` one that it does not want to be written yet.
+    Only chains of one `salt` share blocks.
     """
 
     tokens: TokenArray
@@ -36,3 +37,4 @@ class Chain:
     held: BlockKey | None = None
     head: int = 0
     policy: StorePolicy = StorePolicy.ALL
+    salt: str = ""

@@ -4,11 +4,12 @@ Knows nothing about where blocks are kept.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from omlx.cache.salting import tagged
 from omlx.storage.layout import BlockHash, RootHash
 
 FORMAT_VERSION = 1
@@ -30,20 +31,15 @@ def tokens_of_bytes(data: bytes) -> TokenArray:
     return np.frombuffer(data, dtype="<u4")
 
 
-def _field(tag: bytes, value: bytes | memoryview) -> Iterable[bytes | memoryview]:
-    """Tag, length, value: no two different lists of fields give the same bytes."""
-    return tag, len(value).to_bytes(8, "little"), value
-
-
 def compute_root_hash(fingerprint: str, layout: Mapping[str, str]) -> RootHash:
     """The first parent of all blocks of a model: format version, fingerprint, cache layout."""
     digest = hashlib.sha256()
-    for part in _field(b"V", FORMAT_VERSION.to_bytes(4, "little")):
+    for part in tagged(b"V", FORMAT_VERSION.to_bytes(4, "little")):
         digest.update(part)
-    for part in _field(b"F", bytes.fromhex(fingerprint)):
+    for part in tagged(b"F", bytes.fromhex(fingerprint)):
         digest.update(part)
     for key in sorted(layout):
-        for part in (*_field(b"L", key.encode()), *_field(b"l", layout[key].encode())):
+        for part in (*tagged(b"L", key.encode()), *tagged(b"l", layout[key].encode())):
             digest.update(part)
     return RootHash(digest.digest())
 
@@ -61,14 +57,14 @@ def compute_block_hash(
     tokens = token_array(token_ids)
     digest = hashlib.sha256()
     parent = parent_hash if parent_hash is not None else model
-    for part in _field(b"P", parent):
+    for part in tagged(b"P", parent):
         digest.update(part)
-    for part in _field(b"C", len(tokens).to_bytes(4, "little")):
+    for part in tagged(b"C", len(tokens).to_bytes(4, "little")):
         digest.update(part)
-    for part in _field(b"T", tokens.data.cast("B")):
+    for part in tagged(b"T", tokens.data.cast("B")):
         digest.update(part)
     for key, value in extra_keys:
-        for part in (*_field(b"K", key.encode()), *_field(b"k", value)):
+        for part in (*tagged(b"K", key.encode()), *tagged(b"k", value)):
             digest.update(part)
     return BlockHash(digest.digest())
 

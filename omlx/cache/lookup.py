@@ -16,6 +16,7 @@ from omlx.cache.io import DiskTier
 from omlx.cache.leaves import Payload
 from omlx.cache.memory import Entry, MemoryTier
 from omlx.cache.reading import Piece, Reading, gaps
+from omlx.cache.salting import salted_root
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.trail import Trail, TrailNotes
 from omlx.cache.writeback import WriteBack
@@ -44,22 +45,20 @@ class Tiers:
         """The disk tier, if it may be read."""
         return self.disk if self.cost.may_load else None
 
-    def parent(self, names: Sequence[BlockHash], index: int) -> BlockHash:
-        """The parent of block `index` of a chain; the first one's is the root."""
-        return names[index - 1] if index else BlockHash(self.root)
+    def parent(self, names: Sequence[BlockHash], index: int, salt: str = "") -> BlockHash:
+        """The parent of block `index` of a chain; the first one's is the root of its salt."""
+        return names[index - 1] if index else BlockHash(salted_root(self.root, salt))
 
-    def keys(self, names: Sequence[BlockHash], first: int, end: int) -> list[BlockKey]:
-        """The full blocks [first, end) of a chain."""
-        size = self.block_size
-        return [BlockKey(self.parent(names, i), names[i], size) for i in range(first, end)]
-
-    def in_memory(self, tokens: TokenArray, names: Sequence[BlockHash], most: int) -> list[Piece]:
-        """The first full blocks of a sequence as far as memory holds them, at most so many."""
+    def in_memory(
+        self, tokens: TokenArray, names: Sequence[BlockHash], most: int, first: BlockHash
+    ) -> list[Piece]:
+        """The first full blocks of a sequence as far as memory holds them, at most so many; `first`
+        is the parent of the first one."""
         size = self.block_size
         found: list[Piece] = []
-        for i, name in enumerate(names[:most]):
+        for i, (parent, name) in enumerate(zip([first, *names], names[:most], strict=False)):
             own = tokens[i * size : (i + 1) * size]
-            entry = self.memory.find(name, self.parent(names, i), own)
+            entry = self.memory.find(name, parent, own)
             if entry is None:
                 break
             found.append(Piece(entry.key, entry.tokens, entry.payload))
@@ -90,14 +89,14 @@ def whole(piece: Piece) -> Payload:
     return piece.payload
 
 
-def keep(tiers: Tiers, piece: Piece) -> None:
-    """Have the memory tier hold what was read of a block."""
+def keep(tiers: Tiers, piece: Piece, first: BlockHash) -> None:
+    """Have the memory tier hold what was read of a block of a sequence that begins at `first`."""
     payload, name = whole(piece), piece.key.name
     entry = tiers.memory.get(name)
     if entry is None:
         if piece.is_from_disk:
             entry = Entry(piece.key, piece.tokens.copy(), payload, is_on_disk=True)
-            tiers.writeback.leaving(tiers.memory.add(entry))
+            tiers.writeback.leaving(tiers.memory.add(entry, first))
         return
     joined = tiers.codec.joined(entry.payload, payload)
     if joined.nbytes > entry.payload.nbytes:
@@ -116,13 +115,20 @@ class Lookup:
     The last token is never taken from the cache: its logits are needed.
     """
 
-    def __init__(self, tiers: Tiers, tokens: TokenArray, done: Callable[[Hit], None]) -> None:
+    def __init__(
+        self, tiers: Tiers, tokens: TokenArray, done: Callable[[Hit], None], *, salt: str = ""
+    ) -> None:
         self._tiers = tiers
         self._tokens = tokens
         self._done = done
+        self._salt = salt
         self._limit = len(tokens) - 1
-        self._names = chain_hashes(tiers.root, tokens, tiers.block_size)
-        self._notes = TrailNotes(tiers.root, tokens, self._names, block_size=tiers.block_size)
+        root = salted_root(tiers.root, salt)
+        self._parents = [BlockHash(root), *chain_hashes(root, tokens, tiers.block_size)]
+        self._names = self._parents[1:]
+        self._notes = TrailNotes(
+            tiers.root, tokens, self._names, block_size=tiers.block_size, first=root
+        )
         self._cover: list[tuple[Piece, int]] = []  # with how many of their tokens to take
         self._num_in_memory = 0  # full blocks
         self._num_finds = 0
@@ -131,7 +137,8 @@ class Lookup:
     def start(self) -> None:
         """Begin; `done` is called before this returns or after the disk has answered."""
         size = self._tiers.block_size
-        blocks = self._tiers.in_memory(self._tokens, self._names, self._limit // size)
+        most = self._limit // size
+        blocks = self._tiers.in_memory(self._tokens, self._names, most, self._parents[0])
         self._go_on([(block, size) for block in blocks])
 
     def _go_on(self, at_hand: list[tuple[Piece, int]]) -> None:
@@ -146,16 +153,17 @@ class Lookup:
             self._read(self._with_partial())
             return
         self._num_finds += 1
-        keys = tiers.keys(self._names, self._num_in_memory, self._limit // size)
+        places = range(self._num_in_memory, self._limit // size)
+        keys = [BlockKey(self._parents[i], self._names[i], size) for i in places]
         rest = self._tokens[self._num_in_memory * size : self._limit]
-        parent = tiers.parent(self._names, self._num_in_memory)
+        parent = self._parents[self._num_in_memory]
         tiers.readable.find(keys, parent, rest, lambda found: self._found(found, keys))
 
     def _best_in_memory(self) -> tuple[Piece, int] | None:
         tiers = self._tiers
         rest = self._tokens[self._num_in_memory * tiers.block_size : self._limit]
         best: tuple[Piece, int] | None = None
-        for entry in tiers.memory.children(tiers.parent(self._names, self._num_in_memory)):
+        for entry in tiers.memory.children(self._parents[self._num_in_memory]):
             take = common_prefix(entry.tokens, rest)
             self._notes.met(entry.key, start=self._num_in_memory * tiers.block_size, take=take)
             if take > (best[1] if best else 0) and tiers.codec.can_cut(entry.key.count, take):
@@ -205,7 +213,7 @@ class Lookup:
             tiers.codec,
             tiers.cost,
             missing,
-            arrived=lambda piece: keep(tiers, piece),
+            arrived=lambda piece: keep(tiers, piece, self._parents[0]),
             done=self._ended,
         ).start()
 
@@ -228,7 +236,8 @@ class Lookup:
         own = takewhile(lambda part: not part[0].is_from_disk, self._cover)
         from_memory = sum(take for _, take in own)
         num_full = sum(take == size for _, take in self._cover)
-        chain = Chain(self._tokens, list(self._names[:num_full]), tail=tail_of(self._cover, size))
+        names, tail = list(self._names[:num_full]), tail_of(self._cover, size)
+        chain = Chain(self._tokens, names, tail=tail, salt=self._salt)
         trail = self._notes.trail(num_full)
         parts = tuple((whole(piece), take) for piece, take in self._cover)
         self._done(Hit(parts, from_memory, total - from_memory, chain, trail=trail))

@@ -61,13 +61,15 @@ class MemoryTier(Generic[P]):
         """The blocks that continue `parent`."""
         return list(self._children.get(parent, {}).values())
 
-    def add(self, entry: Entry[P]) -> list[Entry[P]]:
+    def add(self, entry: Entry[P], root: BlockHash | None = None) -> list[Entry[P]]:
         """Keep a block as the most recent one; returns what had to go, maybe `entry` itself.
 
-        A block whose parent is not here could not be found, so it must not push out another.
+        A block whose parent is not here, and not the (salted) root, could not be found, so it must
+        not push out another.
         """
         assert entry.key.name not in self._entries
-        is_found = entry.key.parent == self._root or entry.key.parent in self._entries
+        is_first = entry.key.parent == (self._root if root is None else root)
+        is_found = is_first or entry.key.parent in self._entries
         if not is_found or entry.payload.nbytes > self.budget_bytes:
             self.evicted += 1
             return [entry]

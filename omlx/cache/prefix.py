@@ -13,6 +13,7 @@ from omlx.cache.leaves import Payload
 from omlx.cache.lookup import Hit, Lookup, Tiers
 from omlx.cache.memory import Entry
 from omlx.cache.policy import StorePolicy
+from omlx.cache.salting import salted_root
 from omlx.cache.statelookup import StateLookup
 from omlx.cache.statestore import StateStore
 from omlx.cache.way import Way
@@ -38,12 +39,10 @@ class PrefixCache:
         self.has_states = tiers.codec.has_states
         self.blocks_stored = 0
 
-    def look_up(self, tokens: TokenArray, done: Callable[[Hit], None]) -> None:
+    def look_up(self, tokens: TokenArray, done: Callable[[Hit], None], *, salt: str = "") -> None:
         """Find what is stored of `tokens`; `done` gets it, now or after the disk has answered."""
-        if self.has_states:
-            StateLookup(self._tiers, tokens, done).start()
-        else:
-            Lookup(self._tiers, tokens, done).start()
+        kind = StateLookup if self.has_states else Lookup
+        kind(self._tiers, tokens, done, salt=salt).start()
 
     def restore(self, hit: Hit) -> list[Any]:
         """Layer caches that hold what was found, in the form of a live row's."""
@@ -78,11 +77,15 @@ class PrefixCache:
             chain.names.append(name)
         return None
 
+    def _parent(self, chain: Chain) -> BlockHash:
+        """What the next block of a chain continues."""
+        return self._tiers.parent(chain.names, len(chain.names), chain.salt)
+
     def _next_name(self, chain: Chain) -> BlockHash:
         index, size = len(chain.names), self.block_size
         return compute_block_hash(
             self._tiers.root,
-            chain.names[-1] if chain.names else None,
+            self._parent(chain),
             chain.tokens[index * size : (index + 1) * size],
         )
 
@@ -93,7 +96,7 @@ class PrefixCache:
         counts = [size] * (num_tokens // size)
         for payload in self._tiers.codec.pack(caches, len(chain.names) * size, counts):
             start = len(chain.names) * size
-            parent = self._tiers.parent(chain.names, len(chain.names))
+            parent = self._parent(chain)
             name = self._next_name(chain)
             chain.names.append(name)
             entry = self._memory.get(name)
@@ -109,7 +112,7 @@ class PrefixCache:
         rest = chain.tokens[start:num_cached]
         if not 0 < len(rest) < self.block_size or not self._tiers.codec.has_blocks:
             return None
-        for child in self._memory.children(self._tiers.parent(chain.names, len(chain.names))):
+        for child in self._memory.children(self._parent(chain)):
             is_same = common_prefix(child.tokens, rest) == len(rest)
             if not is_same or not self._tiers.codec.can_cut(child.key.count, len(rest)):
                 continue
@@ -128,10 +131,8 @@ class PrefixCache:
         """
         start = len(chain.names) * self.block_size
         tokens = chain.tokens[start : start + num_tokens]
-        parent = self._tiers.parent(chain.names, len(chain.names))
-        name = compute_block_hash(
-            self._tiers.root, chain.names[-1] if chain.names else None, tokens
-        )
+        parent = self._parent(chain)
+        name = compute_block_hash(self._tiers.root, parent, tokens)
         key = BlockKey(parent, name, num_tokens)
         if self._memory.get(name) is None:
             for payload in self._tiers.codec.pack(caches, start, [num_tokens]):
@@ -151,7 +152,7 @@ class PrefixCache:
         self._supersede(chain, entry)
         self.blocks_stored += 1
         self._writeback.added(entry, self._clock(), is_held=is_held)
-        self._writeback.leaving(self._memory.add(entry))
+        self._writeback.leaving(self._memory.add(entry, self._tiers.parent((), 0, chain.salt)))
 
     def _supersede(self, chain: Chain, entry: Entry[Payload]) -> None:
         """Let go of shorter blocks that a new one holds, but not of such as belong on disk for one
@@ -174,7 +175,7 @@ class PrefixCache:
         """Write what is kept of an aborted sequence at once."""
         names = chain.names
         entries = [entry for name in names if (entry := self._memory.get(name)) is not None]
-        entries += self._memory.children(self._tiers.parent(names, len(names)))
+        entries += self._memory.children(self._parent(chain))
         keys = [entry.key for entry in entries]
         if chain.tail is not None:
             keys.append(chain.tail)
@@ -204,7 +205,8 @@ class PrefixCache:
         """Remove what a look-up of the sequence could use from every tier, since it can't be
         trusted; others that share it only miss it. Mutates `chain`."""
         tiers = self._tiers
-        way = Way(tiers.root, chain.tokens, tiers.block_size)
+        root = salted_root(tiers.root, chain.salt)
+        way = Way(root, chain.tokens, tiers.block_size)
         tiers.writeback.drop(way)
         for parent in way.parents:
             for entry in tiers.memory.children(parent):

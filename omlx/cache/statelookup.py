@@ -6,12 +6,14 @@ Knows nothing about storing. Owned by the engine thread.
 from collections.abc import Callable, Sequence
 
 from omlx.cache.block import Chain
+from omlx.cache.codec import Codec
 from omlx.cache.finding import Found
 from omlx.cache.hashing import TokenArray, chain_hashes, common_prefix
 from omlx.cache.leaves import Payload
 from omlx.cache.lookup import MAX_FINDS, Hit, Tiers, keep, tail_of, whole
 from omlx.cache.memory import Entry
 from omlx.cache.reading import Gap, Piece, Reading, gaps
+from omlx.cache.salting import salted_root
 from omlx.cache.stops import Stops
 from omlx.storage.layout import BlockHash, BlockKey
 
@@ -23,18 +25,25 @@ class StateLookup:
     token is never taken from the cache: its logits are needed.
     """
 
-    def __init__(self, tiers: Tiers, tokens: TokenArray, done: Callable[[Hit], None]) -> None:
+    def __init__(
+        self, tiers: Tiers, tokens: TokenArray, done: Callable[[Hit], None], *, salt: str = ""
+    ) -> None:
         self._tiers = tiers
         self._tokens = tokens
         self._done = done
         self._limit = len(tokens) - 1
-        self._names = chain_hashes(tiers.root, tokens, tiers.block_size)
+        self._salt = salt
+        self._root = salted_root(tiers.root, salt)
+        self._parents = [BlockHash(self._root), *chain_hashes(self._root, tokens, tiers.block_size)]
+        self._names = self._parents[1:]
         self._num_finds = 0
         self._begin()
 
     def _begin(self) -> None:
-        size = self._tiers.block_size
-        self._stops = Stops(self._tiers.root, self._tokens, self._names, block_size=size)
+        tiers, size = self._tiers, self._tiers.block_size
+        self._stops = Stops(
+            tiers.root, self._tokens, self._names, block_size=size, first=self._root
+        )
         self._blocks: list[Piece] = []
         self._partials: list[Piece] = []
 
@@ -43,14 +52,14 @@ class StateLookup:
         tiers = self._tiers
         usable = self._limit // tiers.block_size
         if tiers.codec.has_blocks:
-            self._blocks = tiers.in_memory(self._tokens, self._names, usable)
-            parent = tiers.parent(self._names, len(self._blocks))
+            self._blocks = tiers.in_memory(self._tokens, self._names, usable, self._parents[0])
+            parent = self._parents[len(self._blocks)]
             entries = tiers.memory.children(parent)
             self._partials = [Piece(e.key, e.tokens, e.payload) for e in entries]
             for entry in entries:
                 self._stops.met(entry.key, entry.tokens, len(self._blocks))
         for index in range(usable + 1):
-            for entry in tiers.snapshots.children(tiers.parent(self._names, index)):
+            for entry in tiers.snapshots.children(self._parents[index]):
                 is_ours = self._stops.add(entry.key, entry.payload)
                 if not tiers.codec.has_blocks and not is_ours:
                     self._stops.met(entry.key, entry.tokens, index)
@@ -59,10 +68,11 @@ class StateLookup:
             self._choose()
             return
         self._num_finds += 1
-        keys = tiers.keys(self._names, 0, usable)
+        pairs = zip(self._parents, self._names[:usable], strict=False)
+        keys = [BlockKey(parent, name, tiers.block_size) for parent, name in pairs]
         tiers.readable.find(
             keys,
-            BlockHash(tiers.root),
+            self._parents[0],
             self._tokens[: self._limit],
             lambda found: self._found_states(found, keys),
             needs_blocks=False,
@@ -80,7 +90,7 @@ class StateLookup:
         known = len(self._blocks)
         tiers.readable.find(
             keys[known:],
-            tiers.parent(self._names, known),
+            self._parents[known],
             self._tokens[known * size : self._limit],
             lambda found: self._found_blocks(found, keys[known:]),
             needs_states=True,
@@ -128,7 +138,7 @@ class StateLookup:
     def _choose(self) -> None:
         """Use the deepest snapshot that is covered, or read what is missing for it first."""
         candidates = [
-            (snapshot, cover, self._missing(snapshot, cover))
+            (snapshot, cover, _missing(self._tiers.codec, snapshot, cover))
             for snapshot in self._stops.deepest_first()
             if (cover := self._cover(snapshot.position)) is not None
         ]
@@ -141,14 +151,7 @@ class StateLookup:
                 self._read(missing)
                 return
         trail = self._stops.trail(len(self._blocks))
-        self._done(Hit((), 0, 0, Chain(self._tokens), trail=trail))
-
-    def _missing(self, snapshot: Piece, cover: Sequence[tuple[Piece, int]]) -> list[Gap]:
-        codec = self._tiers.codec
-        missing = gaps(codec, cover)
-        if snapshot.payload is None:
-            missing.insert(0, Gap(snapshot, range(len(codec.state_specs()))))
-        return missing
+        self._done(Hit((), 0, 0, Chain(self._tokens, salt=self._salt), trail=trail))
 
     def _is_worth(self, missing: Sequence[Gap], num_tokens: int) -> bool:
         tiers = self._tiers
@@ -161,7 +164,7 @@ class StateLookup:
 
         def arrived(piece: Piece) -> None:
             if not piece.position:
-                keep(tiers, piece)
+                keep(tiers, piece, self._parents[0])
 
         def ended(bad: Piece | None) -> None:
             if bad is not None:
@@ -209,7 +212,16 @@ class StateLookup:
             tiers.disk.touch([snapshot.key, *reversed(used)])
         position = snapshot.position
         names = list(self._names[: position // size])
-        chain = Chain(self._tokens, names, self._stops.until(position), tail=tail_of(cover, size))
+        chain = Chain(self._tokens, names, self._stops.until(position), salt=self._salt)
+        chain.tail = tail_of(cover, size)
         from_disk, states = position - from_memory, snapshot.payload
         trail = self._stops.trail(len(self._blocks))
         self._done(Hit(tuple(parts), from_memory, from_disk, chain, states=states, trail=trail))
+
+
+def _missing(codec: Codec, snapshot: Piece, cover: Sequence[tuple[Piece, int]]) -> list[Gap]:
+    """What has to be read for a snapshot and the blocks before it."""
+    missing = gaps(codec, cover)
+    if snapshot.payload is None:
+        missing.insert(0, Gap(snapshot, range(len(codec.state_specs()))))
+    return missing

@@ -41,9 +41,9 @@ class StateStore:
         index = (position - 1) // size
         if len(chain.names) < position // size:
             return  # blocks on the way are not kept, so it could never be used
-        parent = self._tiers.parent(chain.names, index)
+        parent = self._tiers.parent(chain.names, index, chain.salt)
         tokens = chain.tokens[index * size : position]
-        name = compute_block_hash(self._tiers.root, parent if index else None, tokens)
+        name = compute_block_hash(self._tiers.root, parent, tokens)
         key = BlockKey(parent, name, len(tokens), BlockKind.STATE)
         snapshots = self._tiers.snapshots
         known = snapshots.get(key)

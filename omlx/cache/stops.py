@@ -16,16 +16,23 @@ class Stops:
     """The snapshots of one sequence as they are found, and what else is met; for one thread."""
 
     def __init__(
-        self, root: RootHash, tokens: TokenArray, names: Sequence[BlockHash], *, block_size: int
+        self,
+        root: RootHash,
+        tokens: TokenArray,
+        names: Sequence[BlockHash],
+        *,
+        block_size: int,
+        first: RootHash | None = None,
     ) -> None:
-        """`names` are all full blocks of `tokens`; the last token is never served."""
-        self._root = root
+        """`names` are all full blocks of `tokens`; the last token is never served. `first` is the
+        root with their salt."""
+        self._first = first or root
         self._tokens = tokens
         self._limit = len(tokens) - 1
         self._block_size = block_size
-        self._places = {BlockHash(root): 0}
+        self._places = {BlockHash(self._first): 0}
         self._places.update((name, i + 1) for i, name in enumerate(names))
-        self._notes = TrailNotes(root, tokens, names, block_size=block_size)
+        self._notes = TrailNotes(root, tokens, names, block_size=block_size, first=first)
         self._snapshots: dict[BlockKey, Piece] = {}
 
     def add(self, key: BlockKey, payload: Payload | None) -> bool:
@@ -37,7 +44,7 @@ class Stops:
         position = index * size + key.count
         tokens = self._tokens[index * size : position]
         parent = key.parent if index else None
-        is_ours = compute_block_hash(self._root, parent, tokens) == key.name
+        is_ours = compute_block_hash(self._first, parent, tokens) == key.name
         if position <= self._limit and key.count <= size and is_ours:
             piece = Piece(key, tokens, payload, payload is None, position)
             self._snapshots.setdefault(key, piece)

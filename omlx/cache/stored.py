@@ -18,6 +18,7 @@ from omlx.cache.hashing import (
     token_array,
     tokens_of_bytes,
 )
+from omlx.cache.salting import salted_root
 from omlx.storage.children import Child
 from omlx.storage.fs import FileSystem
 from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash, root_name
@@ -88,10 +89,12 @@ class StoredSequences:
         *,
         block_size: int,
         sections: str = "",
+        salt: str = "",
     ) -> None:
-        """`sections` is what the root's layout says of its blocks."""
+        """`sections` is what the root's layout says of its blocks; `salt` is that of those who
+        stored the sequences."""
         self._peek = Peek(directory, root, fs)
-        self._root = root
+        self._root = salted_root(root, salt)
         self._block_size = block_size
         kinds = {part.partition(".")[0] for part in sections.split(";")}
         self._has_states = "state" in kinds

@@ -32,10 +32,18 @@ class TrailNotes:
     """Collects what one look-up meets; for one thread."""
 
     def __init__(
-        self, root: RootHash, tokens: TokenArray, names: Sequence[BlockHash], *, block_size: int
+        self,
+        root: RootHash,
+        tokens: TokenArray,
+        names: Sequence[BlockHash],
+        *,
+        block_size: int,
+        first: RootHash | None = None,
     ) -> None:
-        """`names` are all full blocks of `tokens`; the last token is never served."""
+        """`names` are all full blocks of `tokens`; the last token is never served. `first` is the
+        root with their salt."""
         self._root = root
+        self._first = first or root
         self._block_size = block_size
         limit = max(0, len(tokens) - 1)
         self._limit = limit
@@ -58,7 +66,7 @@ class TrailNotes:
         shared, _ = self._best
         is_noted = shared >= num_found and shared < self._limit
         parent = self._names[-1] if self._names else None
-        rest = compute_block_hash(self._root, parent, self._rest) if len(self._rest) else None
+        rest = compute_block_hash(self._first, parent, self._rest) if len(self._rest) else None
         return Trail(
             root=self._root,
             block_size=self._block_size,

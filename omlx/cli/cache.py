@@ -35,6 +35,9 @@ Answer = TypeVar("Answer")
 @click.option(
     "--against", metavar="FILE", help="With --prompt: compare with this body, not with the cache."
 )
+@click.option(
+    "--key", metavar="NAME", help="With --prompt: what this API key has stored for itself alone."
+)
 @click.option("--live", is_flag=True, help="Watch a running server's cache and its last requests.")
 @json_option
 @settings_options("cache.dir", "cache.block_size", "models.dir", "server.api_key")
@@ -45,6 +48,7 @@ def inspect(
     request: str | None,
     prompt: str | None,
     against: str | None,
+    key: str | None,
     live: bool,
     as_json: bool,
     **given: object,
@@ -60,13 +64,16 @@ def inspect(
     and may have tools. Nothing is run.
     """
     _check_choice(request, prompt, against, live=live)
+    if key is not None and (prompt is None or against is not None):
+        raise UsageError("--key needs --prompt, without --against")
     resolved = resolve(ctx, given)
     if live:
         from omlx.cli.watch import watch_server
 
         watch_server(resolved, as_json=as_json)
     elif request is not None or prompt is not None:
-        _explain(resolved, request, prompt, against, as_json=as_json)
+        salt = "" if key is None else _salt_of(key, resolved)
+        _explain(resolved, request, prompt, against, salt=salt, as_json=as_json)
     else:
         _survey(resolved, as_json=as_json)
 
@@ -81,12 +88,25 @@ def _check_choice(
         raise UsageError("--request, --prompt and --live exclude each other")
 
 
+def _salt_of(name: str, resolved: "Resolved") -> str:
+    """What the blocks of an API key are salted with, where keys share none."""
+    from omlx.server.auth import grant_of
+    from omlx.server.salt import cache_salt
+    from omlx.settings.keys import read_keys
+
+    for key in read_keys(resolved.keys_path):
+        if key.name == name:
+            return cache_salt({}, grant_of(key), isolate="key")
+    raise UsageError(f"there is no API key {name!r}", hint="omlx key list shows them")
+
+
 def _explain(
     resolved: "Resolved",
     request: str | None,
     prompt: str | None,
     against: str | None,
     *,
+    salt: str,
     as_json: bool,
 ) -> None:
     from omlx.cli.explain import compare_prompts, explain_prompt, explain_request
@@ -99,7 +119,7 @@ def _explain(
         found = compare_prompts(Path(prompt), Path(against), resolved)
     else:
         assert prompt is not None
-        found = explain_prompt(Path(prompt), resolved)
+        found = explain_prompt(Path(prompt), resolved, salt=salt)
         if running_servers(resolved.state_dir):
             note = "note: a server is running: what only its memory tier holds is not known here"
             click.echo(note, err=True)

@@ -53,7 +53,11 @@ class _Request:
         if entry.root:
             root = RootHash(bytes.fromhex(entry.root))
             self._sequences = StoredSequences(
-                resolved.cache_dir, root, RealFileSystem(), block_size=entry.block_size
+                resolved.cache_dir,
+                root,
+                RealFileSystem(),
+                block_size=entry.block_size,
+                salt=entry.salt,
             )
 
     def explanation(self) -> Explanation:
@@ -181,11 +185,14 @@ def _joined(said: Explanation, ours: Prompt, theirs: Prompt, spell: Spell) -> Ex
     return replace(said, divergence=found, left_at=found.token_idx, place=found.place)
 
 
-def explain_prompt(path: Path, resolved: "Resolved") -> Explanation:
-    """What of the prompt in a file the disk tier has now, and where it leaves that; OmlxError."""
+def explain_prompt(path: Path, resolved: "Resolved", *, salt: str = "") -> Explanation:
+    """What of the prompt in a file the disk tier has now, and where it leaves that; OmlxError.
+
+    `salt` is that of the requests whose blocks count.
+    """
     one = prompt_file(path, resolved)
     tokens = token_array(one.prompt.tokens)
-    known = _best_root(one, tokens, resolved)
+    known = _best_root(one, tokens, resolved, salt)
     if known is None:
         note = f"nothing of this model is stored in {resolved.cache_dir}"
         return _about(one, 0, _STORED, note=note)
@@ -207,7 +214,7 @@ def explain_prompt(path: Path, resolved: "Resolved") -> Explanation:
 
 
 def _best_root(
-    one: PromptFile, tokens: TokenArray, resolved: "Resolved"
+    one: PromptFile, tokens: TokenArray, resolved: "Resolved", salt: str
 ) -> tuple[RootHash, StoredSequences, Match, int] | None:
     """The root of the model that has the most of a prompt; those of this block size come first."""
     fs, directory = RealFileSystem(), resolved.cache_dir
@@ -222,7 +229,9 @@ def _best_root(
             continue
         size = int(text)
         sections = file.layout.get("sections", "")
-        sequences = StoredSequences(directory, root, fs, block_size=size, sections=sections)
+        sequences = StoredSequences(
+            directory, root, fs, block_size=size, sections=sections, salt=salt
+        )
         match = sequences.match(tokens)
         is_current = size == resolved.settings.cache.block_size
         known.append((is_current, match.num_tokens, root, sequences, match, size))

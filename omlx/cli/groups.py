@@ -48,9 +48,11 @@ key = _group(
     "key",
     "Make, list and remove API keys.",
     {
-        "add": LazyCommand("omlx.cli.keys:add", "Make a key and print it, this once."),
-        "list": LazyCommand("omlx.cli.keys:list_keys", "List the keys."),
-        "remove": LazyCommand("omlx.cli.keys:remove", "Remove a key."),
+        "add": LazyCommand("omlx.cli.keys:add", "Make an API key and print it."),
+        "list": LazyCommand(
+            "omlx.cli.keys:list_keys", "List the API keys, with their first characters."
+        ),
+        "remove": LazyCommand("omlx.cli.keys:remove", "Take an API key away."),
     },
 )
 

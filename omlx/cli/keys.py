@@ -1,44 +1,35 @@
-"""`omlx key add`, `list` and `remove`: the API keys that clients may send.
+"""`omlx key add`, `omlx key list` and `omlx key remove`: the API keys that clients may send.
 
-Knows nothing about how they are kept or checked.
+Knows nothing about servers; one that runs reads the file again when it has changed.
 """
 
 import json
-from collections.abc import Mapping
+import os
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options
-from omlx.errors import OmlxError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from omlx.cli.options import json_option, say
+from omlx.errors import OmlxError, UsageError
+from omlx.units import parse_duration
 
 _LIMIT = click.IntRange(1, 10**9)
 
 
-def _path(ctx: click.Context, given: Mapping[str, object]) -> "Path":
-    return resolve(ctx, given).keys_path
-
-
-@click.command(cls=SettingsCommand)
+@click.command()
 @click.argument("name")
 @click.option(
     "--scope",
     type=click.Choice(["inference", "admin"]),
     default="inference",
-    help="What it opens: the models, or /admin, too.",
+    help="What it opens: the models, or the admin API as well. [default: inference]",
 )
-@click.option("--rpm", type=_LIMIT, help="Most requests a minute.")
-@click.option("--tpm", type=_LIMIT, help="Most tokens a minute, of prompts and answers.")
-@click.option("--concurrent", type=_LIMIT, help="Most requests at the same time.")
-@click.option("--expires", metavar="DURATION", help="How long it is of use, such as 30d.")
-@settings_options()
-@click.pass_context
+@click.option("--rpm", type=_LIMIT, metavar="N", help="Most requests a minute.")
+@click.option("--tpm", type=_LIMIT, metavar="N", help="Most tokens a minute, in and out.")
+@click.option("--concurrent", type=_LIMIT, metavar="N", help="Most requests at the same time.")
+@click.option("--expires", metavar="DURATION", help="Of no use any more after this time, as 30d.")
 def add(
-    ctx: click.Context,
     *,
     name: str,
     scope: str,
@@ -46,60 +37,95 @@ def add(
     tpm: int | None,
     concurrent: int | None,
     expires: str | None,
-    **given: object,
 ) -> None:
-    """Make a key and print it, this once.
+    """Make an API key and print it.
 
-    Only a hash of it is kept.
+    It is printed this once: keys.toml in OMLX_HOME (~/.omlx) keeps a salted hash only. Servers that
+    run know it at once. From the first key on, all but GET / and /health needs one.
     """
     from omlx.settings.keys import Limits, Scope, change_keys, new_key, with_key
-    from omlx.units import parse_duration
 
     now = datetime.now(UTC)
     try:
-        ends = None if expires is None else now + timedelta(seconds=parse_duration(expires))
+        until = None if expires is None else now + timedelta(seconds=parse_duration(expires))
         limits = Limits(rpm, tpm, concurrent)
-        key, sent = new_key(name, now=now, scope=Scope(scope), limits=limits, expires=ends)
-        change_keys(_path(ctx, given), with_key(key))
+        key, sent = new_key(name, now=now, scope=Scope(scope), limits=limits, expires=until)
     except (ValueError, OverflowError) as error:
-        raise OmlxError(str(error)) from None
+        raise UsageError(str(error)) from None
+    path = _path()
+    try:
+        change_keys(path, with_key(key))
+    except ValueError as error:
+        raise OmlxError(str(error), hint="omlx key remove takes it away") from None
     except OSError as error:
-        raise OmlxError(f"the key cannot be kept: {error.strerror or error}") from None
+        raise _unwritten(path, error) from None
     say(sent)
+    click.echo(f"note: this is the only time that the key {name} is shown", err=True)
 
 
-@click.command("list", cls=SettingsCommand)
+@click.command(name="list")
 @json_option
-@settings_options()
-@click.pass_context
-def list_keys(ctx: click.Context, *, as_json: bool, **given: object) -> None:
-    """List the keys."""
+def list_keys(*, as_json: bool) -> None:
+    """List the API keys, with their first characters.
+
+    The keys themselves are not kept anywhere.
+    """
+    from omlx.cli.view.text import columns
     from omlx.settings.keys import read_keys
 
     now = datetime.now(UTC)
-    keys = [key.shown(now) for key in read_keys(_path(ctx, given))]
+    shown = [key.shown(now) for key in read_keys(_path())]
     if as_json:
-        say(json.dumps({"keys": keys}, indent=2))
-        return
-    for key in keys:
-        end = "has expired" if key["has_expired"] else f"expires {key['expires'] or 'never'}"
-        say(f"{key['name']}  {key['prefix']}...  {key['scope']}  {end}")
+        say(json.dumps({"keys": shown}, indent=2))
+    elif shown:
+        say(columns([_TITLES, *(_row(one) for one in shown)]))
+    else:
+        click.echo("no API keys\nhint: omlx key add NAME makes one", err=True)
 
 
-@click.command(cls=SettingsCommand)
+@click.command()
 @click.argument("name")
-@settings_options()
-@click.pass_context
-def remove(ctx: click.Context, *, name: str, **given: object) -> None:
-    """Remove a key.
+def remove(*, name: str) -> None:
+    """Take an API key away.
 
-    A running server refuses it from then on.
+    Servers that run refuse it at once; requests of it that run go on. One that had keys stays
+    locked without any until it is started again.
     """
     from omlx.settings.keys import change_keys, without_key
 
+    path = _path()
     try:
-        change_keys(_path(ctx, given), without_key(name))
+        change_keys(path, without_key(name))
     except KeyError:
-        raise OmlxError(f"there is no key {name!r}", hint="omlx key list shows them") from None
+        hint = "omlx key list shows those there are"
+        raise OmlxError(f"there is no API key {name!r}", hint=hint) from None
     except OSError as error:
-        raise OmlxError(f"the keys cannot be changed: {error.strerror or error}") from None
+        raise _unwritten(path, error) from None
+
+
+_TITLES = ("NAME", "KEY", "SCOPE", "RPM", "TPM", "CONCURRENT", "CREATED", "EXPIRES")
+
+
+def _row(shown: dict[str, object]) -> tuple[str, ...]:
+    from omlx.settings.keys import MARK
+
+    limits = [shown[name] for name in ("requests_per_minute", "tokens_per_minute", "concurrent")]
+    until = str(shown["expires"] or "never")[:10]
+    return (
+        str(shown["name"]),
+        f"{MARK}{shown['prefix']}...",
+        str(shown["scope"]),
+        *("-" if limit is None else str(limit) for limit in limits),
+        str(shown["created"])[:10],
+        f"{until}, over" if shown["has_expired"] else until,
+    )
+
+
+def _path() -> Path:
+    from omlx.settings import places
+
+    return places.keys_path(places.home(os.environ))
+
+
+def _unwritten(path: Path, error: OSError) -> OmlxError:
+    return OmlxError(f"{path} cannot be written: {error.strerror or error}")

@@ -133,6 +133,8 @@ def curl(address: str, model_id: str, *, key: str | None, certificate: Path | No
 def _key_placeholder(resolved: "Resolved") -> str | None:
     """The variable where the key came from it; the key itself is never printed."""
     if resolved.settings.server.api_key is None:
-        return None
+        from omlx.settings.keys import read_keys
+
+        return "YOUR_API_KEY" if read_keys(resolved.keys_path) else None
     is_variable = resolved.origins["server.api_key"].where == _KEY_VARIABLE
     return f"${_KEY_VARIABLE}" if is_variable else "YOUR_API_KEY"

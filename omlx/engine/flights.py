@@ -55,6 +55,7 @@ class Flight:
     `start` is how many it took from the cache itself, None until that is known; a snapshot is taken
     after the first `head` tokens. `seen` are those before it, with what they had kept when its
     look-up began; `waits_for` is one of them, and how much that one has to keep.
+    Only flights of one `salt` can take over from each other.
     """
 
     tokens: Sequence[int] | TokenArray
@@ -65,6 +66,7 @@ class Flight:
     is_over: bool = False
     seen: dict["Flight", int] = field(default_factory=dict["Flight", int])
     waits_for: "tuple[Flight, int] | None" = None
+    salt: str = ""
 
 
 class Flights:
@@ -80,18 +82,26 @@ class Flights:
         self._woken: set[str] = set()
 
     def look_up(
-        self, row_id: str, tokens: Sequence[int], *, head: int = 0, is_shared: bool = True
+        self,
+        row_id: str,
+        tokens: Sequence[int],
+        *,
+        head: int = 0,
+        is_shared: bool = True,
+        salt: str = "",
     ) -> None:
         """A look-up of a prompt begins, for the first time or again; one that is not shared will
         leave nothing (mutates)."""
         if self._keeping is None:
             return
-        flight = self._flights.setdefault(row_id, Flight(tokens, head, is_shared=is_shared))
+        flight = self._flights.setdefault(
+            row_id, Flight(tokens, head, is_shared=is_shared, salt=salt)
+        )
         flight.seen = {}
         for other in self._flights.values():
             if other is flight:
                 break
-            if other.is_shared:
+            if other.is_shared and other.salt == flight.salt:
                 flight.seen[other] = other.kept
 
     def found(self, row_id: str, tokens: TokenArray, num_hit: int) -> bool:

@@ -112,6 +112,7 @@ def request_from(frame: Frame) -> EngineRequest:
         emitted=tuple(r["emitted"]),
         tenant=r["tenant"],
         repetition_guard=r["repetition_guard"],
+        salt=r["salt"],
     )
 
 

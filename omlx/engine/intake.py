@@ -100,8 +100,10 @@ class Intake:
             tokens,
             head=self._keeper.head_of(row),
             is_shared=row.request.store is not StorePolicy.OFF,
+            salt=row.request.salt,
         )
-        self._keeper.look_up(tokens, lambda hit: self._found(row, run, hit))
+        salt = row.request.salt
+        self._keeper.look_up(tokens, lambda hit: self._found(row, run, hit), salt=salt)
 
     def _found(self, row: Row, run: int, hit: Hit) -> None:
         if self.rows.get(row.id) is not row or row.num_runs != run:

@@ -31,13 +31,15 @@ class Keeper:
         self._batch = batch
         self._prefix = prefix
 
-    def look_up(self, tokens: Sequence[int], done: Callable[[Hit], None]) -> None:
+    def look_up(
+        self, tokens: Sequence[int], done: Callable[[Hit], None], *, salt: str = ""
+    ) -> None:
         """Find what is stored of a prompt; `done` is called now or once the disk has answered."""
         array = token_array(tokens)
         if self._prefix is None:
             done(Hit((), 0, 0, Chain(array)))
         else:
-            self._prefix.look_up(array, done)
+            self._prefix.look_up(array, done, salt=salt)
 
     def restore(self, row: Row) -> list[Any] | None:
         """Layer caches of what was found for a row, and let go of its payloads."""

@@ -61,7 +61,7 @@ class EngineRequest:
     `store` says where its blocks may go; requests of one `tenant` share what a tenant may have.
     An answer that repeats itself for `repetition_guard` tokens is ended; 0 is never. `emitted` are
     tokens that another engine has delivered of the answer: they count towards `max_tokens`, and
-    seed, penalties and stops go on after them.
+    seed, penalties and stops go on after them. Only requests of one `salt` share blocks.
     """
 
     id: str
@@ -75,6 +75,7 @@ class EngineRequest:
     tenant: str = ""
     repetition_guard: int = 0
     emitted: tuple[int, ...] = ()
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 from omlx.errors import OmlxError
 from omlx.models.names import Named
 from omlx.server import metrics
+from omlx.server.adminkeys import KeyRoutes
 from omlx.server.adminroutes import AdminRoutes
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Counting, Messages
@@ -107,10 +108,18 @@ def build_app(service: Service, keys: KeyRing) -> App:
     _add(app, routes.change_model, "/v1/models/<model_id:path>", ["POST"])
     _add(app, routes.health, "/health", _READ)
     _add(app, routes.metrics, "/metrics", _READ)
+    _add(app, routes.root, "/", _READ)
+    _add_admin(app, service)
+    return app
+
+
+def _add_admin(app: App, service: Service) -> None:
+    keys = KeyRoutes(service.context.keys_path)
+    _add(app, keys.show_keys, "/admin/api/keys", _READ)
+    _add(app, keys.add_key, "/admin/api/keys", ["POST"])
+    _add(app, keys.remove_key, "/admin/api/keys/<name:str>", ["DELETE"])
     for name, handler in AdminRoutes(service).handlers().items():
         _add(app, handler, f"/admin/api/{name}", _READ, name=f"admin_{name}")
-    _add(app, routes.root, "/", _READ)
-    return app
 
 
 def _add(app: App, handler: Handler, path: str, methods: list[str], *, name: str = "") -> None:

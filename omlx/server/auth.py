@@ -50,11 +50,12 @@ class Grant:
     identity: str = ""
 
 
-ANYONE = Grant()
+ANYONE = Grant(identity="(anyone)")
 _OWNER = Grant(scope=Scope.ADMIN)
 
 
-def _grant(key: Key) -> Grant:
+def grant_of(key: Key) -> Grant:
+    """What a key opens."""
     if key.name == SETTINGS_KEY:
         return Grant(scope=key.scope, identity=SETTINGS_KEY)
     # A new key of an old name is another one.
@@ -119,7 +120,7 @@ class Guard:
             self._refuse(need)
         if need is Need.ADMIN and found.scope is not Scope.ADMIN:
             raise ApiError(403, "This needs an API key of scope admin")
-        return _grant(found)
+        return grant_of(found)
 
     def _refuse(self, need: Need) -> Never:
         if need is Need.ADMIN and not self._keys.has_admin():

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from omlx.cache.salting import salted_root
 from omlx.server.prompt import head_of
 from omlx.storage.entry import JournalEntry
 from omlx.storage.fs import FileSystem, RealFileSystem
@@ -24,12 +25,21 @@ _LEAST_USES = 2
 _MOST_TRIED = 8  # rows of one head that are asked for the block at its end
 
 
+@dataclass(frozen=True, slots=True)
+class SharedHead:
+    """The tokens of a head, and the salt of those who share it."""
+
+    tokens: tuple[int, ...]
+    salt: str = ""
+
+
 @dataclass(slots=True)
 class _Head:
     """One head and the requests that had it, the newest first."""
 
     num_tokens: int
     blocks: tuple[str, ...]
+    salt: str
     rows: list[JournalEntry] = field(default_factory=list[JournalEntry])
 
 
@@ -42,28 +52,28 @@ class StoredHeads:
         self._cache_dir = cache_dir
         self._fs = fs or RealFileSystem()
 
-    def most_used(self, model: str, num_heads: int) -> list[tuple[int, ...]]:
-        """The tokens of at most so many heads of a model, those that most requests shared first.
+    def most_used(self, model: str, num_heads: int) -> list[SharedHead]:
+        """At most so many heads of a model, those that most requests shared first.
 
         StoreError where the journal can't be read; one that is not there yet has no heads.
         """
         if not self._journal_path.exists():
             return []
         rows = [row for row in self._history.of_model(model, _MOST_ROWS) if _is_usable(row)]
-        found: list[tuple[int, ...]] = []
+        found: list[SharedHead] = []
         for head in _ranked([row for row in rows if row.root == rows[0].root]):
             if len(found) == num_heads:
                 break
-            tokens = self._tokens(head)
-            if tokens and tokens not in found:
-                found.append(tokens)
+            shared = SharedHead(self._tokens(head), head.salt)
+            if shared.tokens and shared not in found:
+                found.append(shared)
         return found
 
     def _tokens(self, head: _Head) -> tuple[int, ...]:
         """The tokens of a head, as far as its blocks are there."""
         root = RootHash(bytes.fromhex(head.rows[0].root))
         peek, size = Peek(self._cache_dir, root, self._fs), head.rows[0].block_size
-        parent, tokens = BlockHash(root), list[int]()
+        parent, tokens = BlockHash(salted_root(root, head.salt)), list[int]()
         for name in head.blocks:
             own = _tokens_of(peek, parent, name, size)
             if own is None:
@@ -105,11 +115,14 @@ def _is_usable(row: JournalEntry) -> bool:
 
 def _ranked(rows: Sequence[JournalEntry]) -> list[_Head]:
     """The heads that more than one of these rows had, the most frequent first, then the newest."""
-    heads: dict[tuple[int, tuple[str, ...]], _Head] = {}
+    heads: dict[tuple[int, tuple[str, ...], str], _Head] = {}
     for row in rows:
         num_tokens = head_of(row.spans)
         blocks = row.blocks[: num_tokens // row.block_size]
-        heads.setdefault((num_tokens, blocks), _Head(num_tokens, blocks)).rows.append(row)
+        known = heads.setdefault(
+            (num_tokens, blocks, row.salt), _Head(num_tokens, blocks, row.salt)
+        )
+        known.rows.append(row)
     shared = [head for head in heads.values() if len(head.rows) >= _LEAST_USES]
     return sorted(shared, key=lambda head: -len(head.rows))
 

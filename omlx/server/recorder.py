@@ -106,6 +106,7 @@ class Recorder:
             computed=course.usage.cached + course.prefilled,
             nearest=trail.nearest if trail else None,
             snapshot=course.usage.cached if trail and trail.needs_snapshot else None,
+            salt=course.caller.salt,
             spans=course.spans,
             text=course.prompt,
         )
@@ -141,11 +142,13 @@ def _first_token(course: Course) -> int:
     return course.spans[0].start if course.spans else 0
 
 
-def caller(headers: Mapping[str, str], dialect: str, address: str = "", *, key: str = "") -> Caller:
+def caller(
+    headers: Mapping[str, str], dialect: str, address: str = "", *, key: str = "", salt: str = ""
+) -> Caller:
     """Who sent a request: the family of its client, its session, where headers tell."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
     session = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), "")
-    return Caller(dialect, product[0] if product else "", session[:_MAX_CHARS], address, key)
+    return Caller(dialect, product[0] if product else "", session[:_MAX_CHARS], address, key, salt)
 
 
 def _shown(entry: JournalEntry) -> dict[str, object]:

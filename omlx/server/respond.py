@@ -4,7 +4,7 @@ Knows nothing about dialects beyond their interface, or about engines.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from omlx.server.choices import Choices, Heard
@@ -13,6 +13,7 @@ from omlx.server.generation import About, Began, Dialect, Ended, Progress, Reply
 from omlx.server.handling import handling
 from omlx.server.quota import Quotas, Visit
 from omlx.server.recorder import caller
+from omlx.server.salt import cache_salt
 from omlx.server.service import Service
 from omlx.server.session import Caller
 from omlx.server.spoken import Spoken
@@ -69,9 +70,10 @@ class Responder:
             max_bytes=context.settings.server.max_body,
             timeout_s=context.timing.body_s,
         )
-        who = caller_of(request, dialect.flavor)
-        wanted = handling(headers_of(request))
-        prepared = await service.prepare(dialect, body, wanted, who.tenant)
+        headers = headers_of(request)
+        salt = cache_salt(headers, grant_of(request), isolate=context.settings.cache.isolate)
+        who = replace(caller_of(request, dialect.flavor), salt=salt)
+        prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
         generation = prepared.generation
         about = About(
             identity,

@@ -105,6 +105,8 @@ def warm_plan(resolved: Resolved) -> WarmPlan:
         if prompts or cache.warm_heads:
             _log.warning("no prompts are warmed, since the cache is off")
         return WarmPlan()
+    if prompts and cache.isolate == "key":
+        _log.warning("no API key shares the prompts that are warmed, since cache.isolate is key")
     num_heads = cache.warm_heads
     if num_heads and not resolved.settings.journal.enabled:
         _log.warning("no heads are warmed, since the journal, which tells which, is off")

@@ -46,6 +46,8 @@ class Caller:
     session: str = ""
     address: str = ""
     key: str = ""
+    # With whom it shares what is cached; a digest.
+    salt: str = ""
 
     @property
     def tenant(self) -> str:
@@ -162,6 +164,7 @@ class Session:
             self._prepared.request,
             id=self._engine_id,
             tenant=self.course.caller.tenant,
+            salt=self.course.caller.salt,
             emitted=tuple(self._tokens),
         )
         try:

@@ -30,6 +30,7 @@ from omlx.server.context import ServerContext
 from omlx.server.errors import ApiError
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
+from omlx.server.heads import SharedHead
 from omlx.server.hub import Hub, Inbox, Stopping
 from omlx.server.prompt import Prepared, find_model
 from omlx.server.warmprompts import WarmPrompt
@@ -39,10 +40,10 @@ _POLL_S = 0.1
 _TENANT = "warm"
 _MAX_SHOWN = 100
 
-FindHeads = Callable[[str, int], list[tuple[int, ...]]]
+FindHeads = Callable[[str, int], list[SharedHead]]
 
 
-def no_heads(model_id: str, num_heads: int) -> list[tuple[int, ...]]:
+def no_heads(model_id: str, num_heads: int) -> list[SharedHead]:
     """What is found where no journal is kept."""
     return []
 
@@ -83,6 +84,7 @@ class _Job:
     head: int
     store: StorePolicy
     stop: tuple[tuple[int, ...], ...] = ()
+    salt: str = ""
 
 
 class _Outcome(Enum):
@@ -194,8 +196,14 @@ class Warmer:
             return []
         # What is stored stays as it is: a head by itself is no prompt that anyone sends.
         return [
-            _Job(f"head {idx} of {len(heads)}", tokens, len(tokens), StorePolicy.MEMORY)
-            for idx, tokens in enumerate(heads, 1)
+            _Job(
+                f"head {idx} of {len(heads)}",
+                head.tokens,
+                len(head.tokens),
+                StorePolicy.MEMORY,
+                salt=head.salt,
+            )
+            for idx, head in enumerate(heads, 1)
         ]
 
     async def _warm(self, model_id: str, job: _Job) -> bool:
@@ -235,6 +243,7 @@ class Warmer:
                     store=job.store,
                     request_class=RequestClass.BATCH,
                     tenant=_TENANT,
+                    salt=job.salt,
                 )
             )
             return await self._course(running, model_id, job)

@@ -141,15 +141,18 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     A file that others can read or change is not believed.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise SettingsError([f"{path}: cannot be read: {error.strerror or error}"]) from None
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
-        _check_file(path, status)
-        data = file.read(_MAX_FILE_BYTES + 1)
+    try:
+        _check_file(path, os.fstat(handle))
+        data = os.read(handle, _MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    finally:
+        os.close(handle)
     if len(data) > _MAX_FILE_BYTES:
         raise SettingsError([f"{path}: too large for a file of keys"])
     try:

@@ -54,6 +54,14 @@ class Cache:
         Option("Folder of the disk tier. None means cache/ in OMLX_HOME.", flag="--cache-dir"),
     ] = None
     block_size: Annotated[int, Option("Tokens in a block.", low=16, high=4096)] = 256
+    isolate: Annotated[
+        str,
+        Option(
+            "Who shares prefixes: everyone, or with key only those who send the same API key.",
+            flag="--cache-isolate",
+            choices=("none", "key"),
+        ),
+    ] = "none"
     memory_size: Annotated[
         int | Auto,
         Option(

@@ -92,7 +92,7 @@ class JournalEntry:
     and `nearest` is the block that went on from there otherwise. `computed` counts the prompt
     tokens whose state was there at the end. `snapshot` is the token after which the snapshot was
     taken that a model with recurrent layers went on from, None for another model. `text` is None
-    unless the user wants it kept.
+    unless the user wants it kept. The first block is named after the root and `salt`.
     """
 
     request_id: str
@@ -119,6 +119,7 @@ class JournalEntry:
     snapshot: int | None = None
     spans: tuple[Span, ...] = ()
     text: str | None = None
+    salt: str = ""
 
     @property
     def cached(self) -> int:

@@ -95,6 +95,7 @@ def _entry(row: sqlite3.Row) -> JournalEntry:
         computed=row["computed"],
         nearest=row["nearest"],
         snapshot=row["snapshot"] if "snapshot" in row.keys() else None,  # noqa: SIM118
+        salt=row["salt"] if "salt" in row.keys() else "",  # noqa: SIM118
         spans=spans_from(row["spans"]),
         text=row["text"],
     )

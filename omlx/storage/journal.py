@@ -37,6 +37,7 @@ MIGRATIONS = (
     CREATE TABLE blocks (name INTEGER PRIMARY KEY, computed_at REAL NOT NULL);
     """,
     "ALTER TABLE requests ADD COLUMN snapshot INTEGER;",
+    "ALTER TABLE requests ADD COLUMN salt TEXT NOT NULL DEFAULT '';",
 )
 
 
@@ -239,6 +240,7 @@ def _columns(entry: JournalEntry) -> dict[str, object]:
         "computed": entry.computed,
         "nearest": entry.nearest,
         "snapshot": entry.snapshot,
+        "salt": entry.salt,
         "spans": spans_text(entry.spans),
         # Half an emoji, which Python can hold and sqlite can't.
         "text": entry.text and entry.text.encode("utf-8", "replace").decode(),

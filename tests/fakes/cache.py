@@ -126,10 +126,10 @@ class Rig:
         while self.readers.run() + self.writer.run() + self.answer():
             pass
 
-    def look_up(self, tokens: Sequence[int]) -> Hit:
+    def look_up(self, tokens: Sequence[int], salt: str = "") -> Hit:
         """Look a sequence up, wait for the disk, and check the state that was found."""
         hits: list[Hit] = []
-        self.prefix.look_up(token_array(tokens), hits.append)
+        self.prefix.look_up(token_array(tokens), hits.append, salt=salt)
         self.settle()
         (hit,) = hits
         if hit.num_tokens:
@@ -138,9 +138,11 @@ class Rig:
         assert sum(take for _, take in hit.parts) == hit.num_tokens < len(tokens)
         return hit
 
-    def compute(self, tokens: Sequence[int], policy: StorePolicy = StorePolicy.ALL) -> Hit:
+    def compute(
+        self, tokens: Sequence[int], policy: StorePolicy = StorePolicy.ALL, salt: str = ""
+    ) -> Hit:
         """A row that looks up, prefills the rest and leaves its tail; what it found."""
-        hit = self.look_up(tokens)
+        hit = self.look_up(tokens, salt)
         hit.chain.policy = policy
         self.prefix.claim(hit.chain)
         self.keep(hit.chain, tokens)
@@ -201,5 +203,5 @@ class Rig:
 
     def file_of(self, chain: Chain, index: int) -> Path:
         """Where full block `index` of a chain is."""
-        parent = self.tiers.parent(chain.names, index)
+        parent = self.tiers.parent(chain.names, index, chain.salt)
         return block_path(DIRECTORY, ROOT, BlockKey(parent, chain.names[index], BLOCK))

@@ -57,6 +57,7 @@ class Plan:
     cache: Cache = field(default_factory=Cache)
     journal: JournalSettings = field(default_factory=JournalSettings)
     journal_path: Path | None = None
+    keys_path: Path | None = None
     profiles: dict[str, list[str]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Plan:
             model_settings=lambda name: self.by_name.get(name, settings),
             timing=self.timing,
             max_backlog=self.max_backlog,
+            keys_path=self.keys_path,
             journal=self.journal_path
             and Journal(self.journal_path, max_bytes=10**9, max_age_s=10**6, clock=time.time),
         )

@@ -43,9 +43,9 @@ class RecurrentRig(Rig):
 
     states: Sequence[StateLeaf] = (StateLeaf((1,), 0, 1, (2, 3), "F32"),)
 
-    def look_up(self, tokens: Sequence[int]) -> Hit:
+    def look_up(self, tokens: Sequence[int], salt: str = "") -> Hit:
         hits: list[Hit] = []
-        self.prefix.look_up(token_array(tokens), hits.append)
+        self.prefix.look_up(token_array(tokens), hits.append, salt=salt)
         self.settle()
         (hit,) = hits
         if hit.num_tokens:

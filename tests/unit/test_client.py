@@ -96,3 +96,11 @@ def test_a_key_that_no_header_can_carry_is_an_error() -> None:
         pytest.raises(ServerError, match="does not answer"),
     ):
         get_json(server.address, "/a", api_key="a\nb")
+
+
+def test_a_key_that_opens_too_little_gets_a_hint() -> None:
+    with JsonServer({"/x": {}}) as server:
+        server.status = 403
+        with pytest.raises(ServerError, match="refuses") as caught:
+            get_json(server.address, "/x")
+        assert "scope admin" in caught.value.hint

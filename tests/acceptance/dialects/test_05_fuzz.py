@@ -27,7 +27,7 @@ MAX_GROWTH_BYTES = 100_000_000
 NUM_WARM = 500
 GET_PATHS = [
     "/", "/health", "/metrics", "/v1/models", "/admin/api/status", "/admin/api/models",
-    "/admin/api/cache", "/admin/api/requests", "/admin/api/settings",
+    "/admin/api/cache", "/admin/api/requests", "/admin/api/settings", "/admin/api/keys",
 ]  # fmt: skip
 POST_PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
@@ -61,7 +61,8 @@ RAW_BODIES = st.binary(max_size=200) | st.sampled_from(
 HEADER_NAMES = [
     "Content-Type", "Content-Encoding", "Host", "Origin", "Authorization", "X-Api-Key", "Accept",
     "Content-Length", "Transfer-Encoding", "Expect", "Connection", "X-Omlx-Class", "Range",
-    "Anthropic-Version", "X-Omlx-Cache-Store", "X-Session-Id", "Cookie", "Upgrade", "X-" + "y" * 50,
+    "Anthropic-Version", "X-Omlx-Cache-Store", "X-Omlx-Cache-Salt", "X-Session-Id",
+    "Cookie", "Upgrade", "X-" + "y" * 50,
 ]  # fmt: skip
 HEADER_VALUES = st.binary(max_size=30) | st.sampled_from(
     [b"application/json", b"gzip", b"null", b"evil.example", b"-1", b"chunked", b"100-continue",

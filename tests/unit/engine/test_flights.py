@@ -220,6 +220,18 @@ def test_a_follower_may_store_nothing() -> None:
     assert not play.found("b")
 
 
+def test_one_of_another_salt_is_no_help() -> None:
+    """P22: waiting would tell that somebody else asks the same."""
+    play = Play(a=HEAD, b=HEAD, c=HEAD)
+    play.flights.look_up("a", HEAD, salt="one")
+    assert play.found("a")
+    play.flights.look_up("b", HEAD, salt="two")
+    assert play.found("b")
+    play.flights.look_up("c", HEAD, salt="one")
+    assert not play.found("c")
+    assert play.flights.leader_of("c") == "a"
+
+
 def test_nobody_waits_where_nothing_is_kept() -> None:
     flights = Flights(None)
     for name in "ab":

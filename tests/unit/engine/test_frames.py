@@ -170,6 +170,7 @@ requests = st.builds(
     emitted=st.lists(st.integers(0, 2**32 - 1)).map(tuple),
     tenant=st.text(max_size=20),
     repetition_guard=st.integers(0, 10**6),
+    salt=st.text(max_size=20),
 )
 
 

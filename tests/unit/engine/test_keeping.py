@@ -117,3 +117,15 @@ def test_a_prompt_is_not_cut_at_its_head_where_there_are_no_snapshots() -> None:
     rig.submit([*range(1, 50), *range(1, 50)], 1, head=70)
     rig.until()
     assert [len(segment) for segment in rig.batch.inserted[0].segments] == [97, 1]
+
+
+def test_requests_with_different_salts_share_nothing() -> None:
+    """P22: neither at the same time, nor one after the other."""
+    rig = LoopRig(cache=Rig())
+    both = [rig.submit(LONG, 2, salt=salt) for salt in ("a", "b")]
+    rig.until()
+    assert [one.last.stats.cached_memory for one in both] == [0, 0]
+    again = [rig.submit(LONG, 2, salt=salt) for salt in ("a", "b", "", "c")]
+    rig.until()
+    most = len(LONG) - 1
+    assert [one.last.stats.cached_memory for one in again] == [most, most, 0, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx.cache.hashing import chain_hashes, token_array
+from omlx.cache.salting import salted_root
 from omlx.errors import StoreError
 from omlx.server.heads import StoredHeads
 from omlx.storage.entry import JournalEntry, Part, PartKind, Span
@@ -28,13 +29,15 @@ class Kept:
         self.now = 1000.0
         self.journal = Journal(self.path, max_bytes=10**9, max_age_s=10**6, clock=lambda: self.now)
 
-    def ask(self, head: Sequence[int], rest: Sequence[int], **changed: object) -> JournalEntry:
+    def ask(
+        self, head: Sequence[int], rest: Sequence[int], salt: str = "", **changed: object
+    ) -> JournalEntry:
         """A request that was stored, with the row of it."""
         tokens = [*head, *rest]
-        self.rig.compute(tokens)
+        self.rig.compute(tokens, salt=salt)
         self.rig.pass_delay()
         self.now += 1
-        names = chain_hashes(ROOT, token_array(tokens[:-1]), BLOCK)
+        names = chain_hashes(salted_root(ROOT, salt), token_array(tokens[:-1]), BLOCK)
         entry = JournalEntry(
             request_id=f"r{self.now}",
             time=self.now,
@@ -45,6 +48,7 @@ class Kept:
             root=ROOT.hex(),
             block_size=BLOCK,
             blocks=tuple(name.hex() for name in names),
+            salt=salt,
             spans=(
                 Span(Part(PartKind.SYSTEM, 0), 0, len(head)),
                 Span(Part(PartKind.MESSAGE, 0, "user"), len(head), len(tokens)),
@@ -62,7 +66,7 @@ class Kept:
 
     def most_used(self, num: int = 9, model: str = "tiny") -> list[list[int]]:
         heads = StoredHeads(self.path, DIRECTORY, self.rig.fs).most_used(model, num)
-        return [list(head) for head in heads]
+        return [list(head.tokens) for head in heads]
 
 
 @pytest.fixture
@@ -140,3 +144,13 @@ def test_a_journal_that_is_not_there_has_none_and_a_broken_one_is_an_error(tmp_p
     kept.path.write_bytes(b"this is no database, and long enough to tell" * 100)
     with pytest.raises(StoreError, match="can't be read"):
         kept.most_used()
+
+
+def test_those_with_a_salt_have_heads_of_their_own(kept: Kept) -> None:
+    """P22: also where a head is shorter than a block, so that its row names none."""
+    short = AGENT[:2]
+    for salt, rest in (("a", [1, 2]), ("a", [3, 4]), ("b", [1, 2]), ("", [5, 6])):
+        kept.ask(AGENT, rest, salt)
+        kept.ask(short, [*rest, 8, 9, 10], salt)
+    heads = StoredHeads(kept.path, DIRECTORY, kept.rig.fs).most_used("tiny", 9)
+    assert {(head.salt, len(head.tokens)) for head in heads} == {("a", len(AGENT)), ("a", 2)}

@@ -23,6 +23,7 @@ from omlx.engine.request import (
     RequestClass,
 )
 from omlx.errors import SettingsError, StoreError
+from omlx.server.heads import SharedHead
 from omlx.server.openai.chat import Chat
 from omlx.server.run import warm_plan
 from omlx.server.warm import WarmPlan
@@ -51,8 +52,9 @@ def warmed(engine: ScriptedEngine) -> list[EngineRequest]:
     return [r for r in engine.submitted if r.id.startswith("warm-")]
 
 
-def heads(*found: Sequence[int]) -> Callable[[str, int], list[tuple[int, ...]]]:
-    return lambda model_id, num_heads: [tuple(tokens) for tokens in found][:num_heads]
+def heads(*found: Sequence[int]) -> Callable[[str, int], list[SharedHead]]:
+    shared = [SharedHead(tuple(tokens), "salt") for tokens in found]
+    return lambda model_id, num_heads: shared[:num_heads]
 
 
 def test_prompts_run_once_and_are_no_requests(caplog: pytest.LogCaptureFixture, tmp_path: Path):
@@ -64,6 +66,7 @@ def test_prompts_run_once_and_are_no_requests(caplog: pytest.LogCaptureFixture, 
         first, second, head = warmed(server.engine)
         assert bytes(first.tokens) != bytes(second.tokens)
         assert head.tokens == (5, 6, 7) and head.head == 3 and head.store is StorePolicy.MEMORY
+        assert (first.salt, head.salt) == ("", "salt")
         for request in (first, second, head):
             assert request.max_tokens == 1
             assert request.request_class is RequestClass.BATCH

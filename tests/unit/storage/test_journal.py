@@ -47,6 +47,7 @@ ENTRY = JournalEntry(
     computed=1000,
     nearest=name("near"),
     snapshot=300,
+    salt="ab",
     spans=(Span(Part(PartKind.SYSTEM, 0), 1, 5),),
 )
 
@@ -133,9 +134,10 @@ def test_a_file_of_an_older_version_is_read_and_then_brought_up_to_date(shelf: S
     shelf.journal.close()
     with closing(sqlite3.connect(shelf.path)) as db:
         db.execute("ALTER TABLE requests DROP COLUMN snapshot")
+        db.execute("ALTER TABLE requests DROP COLUMN salt")
         db.execute("PRAGMA user_version = 1")
         db.commit()
-    assert shelf.history.last() == replace(ENTRY, snapshot=None)
+    assert shelf.history.last() == replace(ENTRY, snapshot=None, salt="")
     shelf.journal.add(replace(ENTRY, request_id="next"))
     found = [shelf.history.find(request_id) for request_id in ("abc123", "next")]
     assert [row and row.snapshot for row in found] == [None, 300]

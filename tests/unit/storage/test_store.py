@@ -184,6 +184,7 @@ def test_index_survives_a_directory_that_can_not_be_read() -> None:
 
 
 def test_a_directory_that_anyone_can_write_to_is_refused(tmp_path: Path) -> None:
+    """X10"""
     open_to_all = tmp_path / "cache"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -206,6 +207,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_cache_directory_may_be_a_link_and_new_ones_are_private(tmp_path: Path) -> None:
+    """X10"""
     (tmp_path / "volume").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "volume")
     directory = tmp_path / "link" / "a" / "b"
