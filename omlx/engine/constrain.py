@@ -46,6 +46,11 @@ def json_schema(schema: Mapping[str, Any] | bool, after: str = "") -> Grammar:
     return Grammar(LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT), after)
 
 
+def json_rule(schema: Mapping[str, object]) -> str:
+    """The same as a part of a Lark rule."""
+    return f"%json {json.dumps({**schema, 'x-guidance': _COMPACT}, ensure_ascii=False)}"
+
+
 def json_object(after: str = "") -> Grammar:
     """Any JSON object."""
     return json_schema({"type": "object"}, after)

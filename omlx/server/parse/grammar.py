@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from omlx.engine.constrain import json_rule
 from omlx.models.config import mapping
 from omlx.server.parse.said import Tools
 
@@ -42,11 +43,6 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def json_value(schema: Mapping[str, object]) -> str:
-    """A JSON value that follows a schema."""
-    return f"%json {json.dumps(schema, ensure_ascii=False)}"
-
-
 def signatures(tools: Tools) -> list[tuple[str, Mapping[str, object]]]:
     """Each tool's name, and the schema of its arguments."""
     found: list[tuple[str, Mapping[str, object]]] = []
@@ -77,7 +73,7 @@ def calls_grammar(
         before, behind = call(name)
         names.append(f"call_{number}")
         rules.append(f"call_{number}: {before} args_{number} {behind}")
-        rules.append(f"args_{number}: {json_value(schema)}")
+        rules.append(f"args_{number}: {json_rule(schema)}")
     return "\n".join([*rules, f"call: {' | '.join(names)}"]) + "\n"
 
 

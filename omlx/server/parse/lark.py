@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from omlx.engine.constrain import json_rule
 from omlx.models.config import items, mapping
 from omlx.server.parse.grammar import IsSpecial, never
 from omlx.server.parse.said import Tools
@@ -65,7 +66,7 @@ class Rules:
     def json(self, schema: Schema, root: Schema) -> str:
         """A JSON value; `root` holds what the schema refers to."""
         defs = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        return self.rule(f"%json {json.dumps({**schema, **defs})}")
+        return self.rule(json_rule({**schema, **defs}))
 
     def value(self, schema: object, root: Schema, end: str) -> str:
         """A value that stands as bare text, if it may be a string, and its end."""

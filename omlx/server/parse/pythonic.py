@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from omlx.engine.constrain import json_rule
 from omlx.models.config import mapping
 from omlx.server.parse.calls import Arguments, Calls, to_next_event
 from omlx.server.parse.frame import FrameParser, Layout, Reader
 from omlx.server.parse.grammar import (
     IsSpecial,
-    json_value,
     literal,
     many,
     mark,
@@ -188,7 +188,7 @@ def _arguments(number: int, schema: Mapping[str, object]) -> list[str]:
     for place, (key, value, is_needed) in enumerate(fields):
         field, rest = f"field_{number}_{place}", f"next_{number}_{place + 1}"
         rules.append(f"{field}: {literal(f'{key}=')} value_{number}_{place}")
-        rules.append(f"value_{number}_{place}: {json_value({**shared, **mapping(value)})}")
+        rules.append(f"value_{number}_{place}: {json_rule({**shared, **mapping(value)})}")
         first, behind = f"{field} {rest}", f'", " {field} {rest}'
         if not is_needed:
             first, behind = f"{first} | first_{number}_{place + 1}", f"{behind} | {rest}"

@@ -42,7 +42,11 @@ class Stream:
         if "error" in event:
             self.errors.append(json.dumps(event["error"]))
         for choice in event.get("choices", ()):
+            self._add(choice["delta"].get("reasoning_content"))
             self._add(choice["delta"].get("content"))
+            for call in choice["delta"].get("tool_calls", ()):
+                self._add(call["function"].get("name"))
+                self._add(call["function"].get("arguments"))
             self.finish = choice["finish_reason"] or self.finish
         delta = event.get("delta") or {}
         self._add(delta.get("text"))

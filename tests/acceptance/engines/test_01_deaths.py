@@ -17,12 +17,30 @@ from tests.acceptance.engines.streams import Stream, Streams, model, send_signal
 from tests.acceptance.serve.test_03_restart import words
 from tests.live import Live, chat, wait_until
 
+NOTE = {
+    "type": "function",
+    "function": {
+        "name": "note",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string", "minLength": 150}},
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "Qwen-Qwen3-0.6B.jinja"
+
 
 def decoding(name: str, turn: str) -> list[Stream]:
-    """Four with short prompts, in both dialects."""
+    """Four with short prompts, in both dialects; one thinks, one is made to call a tool."""
     texts = ("What is the capital of France?", "How many legs have three dogs?", "Go on.")
     bodies = [chat(name, f"{text} {turn}", max_tokens=200) for text in texts]
-    bodies[1]["messages"].insert(0, {"role": "system", "content": "Think step by step."})
+    required = {"tools": [NOTE], "tool_choice": "required"}
+    bodies[1] |= {**required, "temperature": 1.0, "seed": 7}  # it may think first, and does
+    bodies[2] |= required
     story = chat(name, f"Write a story about a {turn}.", max_tokens=200)
     return [*map(Stream, bodies), Stream(story, path="/v1/messages")]
 
@@ -38,6 +56,7 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     for name in ("harmed", "other"):
         shutil.copytree(tiny_model, folder / name)
+        shutil.copy(TEMPLATE, folder / name / "chat_template.jinja")
     return folder
 
 
@@ -112,6 +131,7 @@ def test_eight_streams(harm: Callable[[Live, str], None], live: Live, figure: Fi
     assert after["requests"]["failed"] == 0
     assert [s.errors for s in [*streams.streams, *other.streams]] == [[]] * 9
     texts = [(s.text, s.finish) for s in streams.streams]
+    assert texts[2][0].startswith("note"), "a call of the tool"
     expected = undisturbed(live, turn)
     same = [a == b for a, b in zip(texts, expected, strict=True)]
     pauses = sorted(s.longest_gap_s for s in streams.streams[:4])
