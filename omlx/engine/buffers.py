@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from omlx.engine.footprint import footprint_bytes
+
 _log = logging.getLogger("omlx.engine.buffers")
 _STEPS_APART = 8  # on Metal, between a row that leaves and buffers that are given back
 _SETTLED_S = 1.0  # the same for an engine without rows
 _IDLE_S = 10.0  # without rows, until all of them are given back
+_WORTH_BYTES = 1_000_000
 _LEAST_SHARE = 8  # near the limit one part in so many of it, or of what is kept, stays for rows
 
 
@@ -38,9 +41,10 @@ class FreedBuffers:
         *,
         is_metal: bool,
         clock: Callable[[], float],
-        trim: Callable[[], None] = lambda: None,
+        trim: Callable[[], bool] = lambda: False,
     ) -> None:
-        """At most `kept_bytes` are kept. `trim` has the C library give back what it holds."""
+        """At most `kept_bytes` are kept. `trim` has the C library give back what it holds, and says
+        whether that was worth it."""
         self._allocator = allocator
         self._kept = kept_bytes
         self._is_metal = is_metal
@@ -91,7 +95,8 @@ class FreedBuffers:
         idle_s, freed_bytes = now - self._idle_since, self.freed_bytes
         if idle_s >= _IDLE_S:
             if freed_bytes or not self._is_trimmed:
-                self.release()
+                # Other threads may free more than that a little later.
+                self._is_trimmed = not self.release()
                 self._idle_since = now  # what is freed from now on is used as long
         elif freed_bytes > self._most(None) and (not self._is_metal or idle_s >= _SETTLED_S):
             self._clear()
@@ -102,11 +107,13 @@ class FreedBuffers:
         least_bytes = min(self._kept, self._limit) // least_share if least_share else 0
         return min(self._kept, max(least_bytes, self._limit - self.active_bytes))
 
-    def release(self) -> None:
-        """Give all of them back at once: memory is short, or somebody asks for it (mutates)."""
+    def release(self) -> bool:
+        """Give all of them back at once: memory is short, or somebody asks for it (mutates).
+
+        Whether the C library had much to give back as well.
+        """
         self._clear()
-        self._trim()
-        self._is_trimmed = True
+        return self._trim()
 
     def _clear(self) -> None:
         if self._is_metal:
@@ -118,16 +125,18 @@ class FreedBuffers:
         self._allocator.clear_cache()
 
 
-def c_library_trim() -> Callable[[], None]:
+def c_library_trim() -> Callable[[], bool]:
     """Has glibc give back the free memory that it holds; nothing elsewhere."""
     if not sys.platform.startswith("linux"):
-        return lambda: None
+        return lambda: False
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):  # another C library
-        return lambda: None
+        return lambda: False
 
-    def trim() -> None:
+    def trim() -> bool:
+        before = footprint_bytes()
         malloc_trim(0)
+        return before - footprint_bytes() > _WORTH_BYTES
 
     return trim

@@ -11,12 +11,14 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 
+from omlx.engine.buffers import c_library_trim
 from omlx.errors import ServerError
 from omlx.server.app import build_app, forget_app
 from omlx.server.auth import check_access
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
 from omlx.server.keyring import KeyRing
+from omlx.server.rest import give_back_at_rest
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
 from omlx.server.tls import tls_context
@@ -61,6 +63,7 @@ async def serve(
         cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener, tls)
         warming: asyncio.Task[None] | None = None
+        resting = asyncio.create_task(give_back_at_rest(c_library_trim()), name="rest")
         try:
             context.pool.start_all(service.hub.listener)
             service.warm_up()
@@ -68,6 +71,7 @@ async def serve(
             on_bound(service)
             await stopper.wait()
         finally:
+            resting.cancel()
             if warming is not None:
                 warming.cancel()
             await _end(service, sockets, stopper)

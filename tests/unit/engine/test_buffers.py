@@ -21,12 +21,14 @@ class Bench:
         self.allocator = FakeAllocator()
         self.clock = Clock()
         self.num_trims = 0
+        self.worth: tuple[int, ...] = ()
         self.buffers = FreedBuffers(
             self.allocator, KEPT, is_metal=is_metal, clock=self.clock, trim=self.trim
         )
 
-    def trim(self) -> None:
+    def trim(self) -> bool:
         self.num_trims += 1
+        return self.num_trims in self.worth
 
     def turn(self, *row_ids: str, freed_bytes: int = KEPT + 1) -> bool:
         """Whether buffers were given back."""
@@ -103,6 +105,22 @@ def test_m11_an_idle_engine_gives_all_back(*, is_metal: bool) -> None:
     assert bench.turn(freed_bytes=5) and bench.num_trims == 2
     bench.clock.now += 60
     assert not bench.turn(freed_bytes=0) and bench.num_trims == 2, "there is nothing left"
+
+
+def test_an_idle_engine_trims_as_long_as_that_gives_something_back() -> None:
+    bench = Bench(is_metal=False)
+    bench.worth = (1, 2)
+    bench.turn("a", freed_bytes=0)
+    bench.turn(freed_bytes=0)
+    for expected in (1, 2, 3, 3, 3):
+        bench.clock.now += 10
+        bench.turn(freed_bytes=0)
+        assert bench.num_trims == expected
+    bench.turn("b", freed_bytes=0)
+    bench.turn(freed_bytes=0)
+    bench.clock.now += 10
+    bench.turn(freed_bytes=0)
+    assert bench.num_trims == 4, "it has worked since"
 
 
 def test_near_the_limit_fewer_are_kept() -> None:

@@ -1,0 +1,58 @@
+"""Memory is given back when the server rests after work, and not at other times."""
+
+import asyncio
+
+import pytest
+
+from omlx.server.rest import give_back_at_rest
+
+
+@pytest.mark.parametrize(
+    ("spent", "expected"),
+    [
+        ([0.0, 0.0, 0.0], 0),  # it has done nothing
+        ([0.5, 0.0, 0.0], 0),  # hardly anything
+        ([1.5, 0.0, 0.0, 0.0], 1),  # once for each time
+        ([0.4, 0.4, 0.4, 0.1, 0.1], 1),
+        ([3.0, 3.0, 0.3, 0.3], 0),  # it never rests
+        ([2.0, 0.0, 0.5, 0.0, 2.0, 0.0], 2),
+    ],
+)
+def test_memory_is_given_back_at_rest(spent: list[float], expected: int) -> None:
+    times = [sum(spent[:i]) for i in range(len(spent) + 1)]
+    looks = iter(times)
+    num_trims = 0
+    over = asyncio.Event()
+    now = 0.0
+
+    def trim() -> bool:
+        nonlocal num_trims
+        num_trims += 1
+        return True
+
+    def cpu_s() -> float:
+        nonlocal now
+        if has_just_trimmed():
+            return now
+        try:
+            now = next(looks)
+        except StopIteration:
+            now += 1.0
+            over.set()
+        return now
+
+    def has_just_trimmed() -> bool:
+        nonlocal seen
+        is_after = num_trims > seen
+        seen = num_trims
+        return is_after
+
+    seen = 0
+
+    async def run() -> None:
+        task = asyncio.create_task(give_back_at_rest(trim, cpu_s=cpu_s, poll_s=0.0))
+        await over.wait()
+        task.cancel()
+
+    asyncio.run(run())
+    assert num_trims == expected
