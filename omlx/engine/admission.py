@@ -50,7 +50,7 @@ class Admission:
         *,
         held: Callable[[], int] = nothing_held,
         release: Callable[[int], None] = nothing_released,
-        clear: Callable[[], None] = nothing_cleared,
+        clear: Callable[[], object] = nothing_cleared,
     ) -> None:
         """`held` says what the cache holds in memory, `release` gives so many bytes of it back,
         `clear` the buffers that are free already."""

@@ -6,19 +6,14 @@ On Metal a buffer that is given back while a command buffer may still name it ha
 panics: there they are given back after a synchronize only, and some steps after a row has left.
 """
 
-import ctypes
 import logging
-import sys
 from collections.abc import Callable, Collection
 from typing import Protocol
-
-from omlx.engine.footprint import footprint_bytes
 
 _log = logging.getLogger("omlx.engine.buffers")
 _STEPS_APART = 8  # on Metal, between a row that leaves and buffers that are given back
 _SETTLED_S = 1.0  # the same for an engine without rows
 _IDLE_S = 10.0  # without rows, until all of them are given back
-_WORTH_BYTES = 1_000_000
 _LEAST_SHARE = 8  # near the limit one part in so many of it, or of what is kept, stays for rows
 
 
@@ -123,20 +118,3 @@ class FreedBuffers:
                 _log.warning("freed buffers are kept: %s", error)
                 return
         self._allocator.clear_cache()
-
-
-def c_library_trim() -> Callable[[], bool]:
-    """Has glibc give back the free memory that it holds; nothing elsewhere."""
-    if not sys.platform.startswith("linux"):
-        return lambda: False
-    try:
-        malloc_trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):  # another C library
-        return lambda: False
-
-    def trim() -> bool:
-        before = footprint_bytes()
-        malloc_trim(0)
-        return before - footprint_bytes() > _WORTH_BYTES
-
-    return trim

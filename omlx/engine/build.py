@@ -310,7 +310,7 @@ def _unshared(
     loaded: LoadedModel,
     caches: Sequence[Any],
     cache: EngineCache | None,
-    clear: Callable[[], None],
+    clear: Callable[[], object],
 ) -> Admission:
     """A model whose state is not understood is not limited."""
     limit = limit_bytes(config.memory_limit)

@@ -12,8 +12,9 @@ import mlx.core as mx
 import psutil
 
 from omlx.engine.admission import Admission
-from omlx.engine.buffers import FreedBuffers, c_library_trim
+from omlx.engine.buffers import FreedBuffers
 from omlx.engine.footprint import footprint_bytes
+from omlx.engine.heap import c_library_trim
 from omlx.engine.request import MemoryUse
 
 _TIER_MAX_BYTES = 16 * 10**9

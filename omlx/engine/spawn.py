@@ -14,6 +14,7 @@ import psutil
 
 from omlx.engine.blas import preload_library, with_preload
 from omlx.engine.child import Vitals
+from omlx.engine.heap import with_one_heap
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Spawned:
 
 def spawn(blas: str) -> Spawned:
     """Start a process, with the BLAS of that setting; EngineError, OSError."""
-    env = with_preload(os.environ, preload_library(blas))
+    env = with_one_heap(with_preload(os.environ, preload_library(blas)))
     ours, theirs = socket.socketpair()
     with theirs:
         try:

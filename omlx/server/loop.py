@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 
-from omlx.engine.buffers import c_library_trim
+from omlx.engine.heap import c_library_trim
 from omlx.errors import ServerError
 from omlx.server.app import build_app, forget_app
 from omlx.server.auth import check_access

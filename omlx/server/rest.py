@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 _POLL_S = 5.0
 _REST_S = 0.25  # of CPU time between two looks at most
-_WORK_S = 1.0  # of CPU time before that at least
+_WORK_S = 0.3  # of CPU time before that at least
 
 
 async def give_back_at_rest(

@@ -20,6 +20,7 @@ import psutil
 import uvloop
 
 from omlx import __version__
+from omlx.engine.heap import share_one_heap
 from omlx.engine.pool import process_pool
 from omlx.errors import ServerError
 from omlx.models.fits import split
@@ -57,6 +58,7 @@ def run_server(
     """
     warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
+    share_one_heap()
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
     _check_models(entries, names, resolved.settings.server.default_model)

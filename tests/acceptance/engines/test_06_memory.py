@@ -21,7 +21,7 @@ from tests.live import Live, chat, wait_until
 
 NUM_FIRST, NUM_ALL = 50, 1000
 TIER = 110_000_000
-TIERS = ("--cache-memory-size", str(TIER), "--cache-max-size", "500MB", "--cache-min-free", "0B")
+TIERS = ("--cache-memory-size", str(TIER), "--cache-max-size", "120MB", "--cache-min-free", "0B")
 # The tier is full to within a block, of 1.6 MB here; its arrays are as large as those of real
 # models, 262 KB: the rest of an array's last page is resident, too.
 ARGS = (*TIERS, "--block-size", "64")

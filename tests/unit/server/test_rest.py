@@ -11,11 +11,11 @@ from omlx.server.rest import give_back_at_rest
     ("spent", "expected"),
     [
         ([0.0, 0.0, 0.0], 0),  # it has done nothing
-        ([0.5, 0.0, 0.0], 0),  # hardly anything
+        ([0.2, 0.0, 0.0], 0),  # hardly anything
         ([1.5, 0.0, 0.0, 0.0], 1),  # once for each time
         ([0.4, 0.4, 0.4, 0.1, 0.1], 1),
-        ([3.0, 3.0, 0.3, 0.3], 0),  # it never rests
-        ([2.0, 0.0, 0.5, 0.0, 2.0, 0.0], 2),
+        ([3.0, 3.0, 0.3, 0.4], 0),  # it never rests
+        ([2.0, 0.0, 0.2, 0.0, 2.0, 0.0], 2),
     ],
 )
 def test_memory_is_given_back_at_rest(spent: list[float], expected: int) -> None:
