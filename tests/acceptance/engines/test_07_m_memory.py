@@ -1,5 +1,6 @@
 """Point 7, the cases M1, M2, M3, M6, M11 and M14: memory."""
 
+import gc
 import json
 import threading
 import time
@@ -190,6 +191,9 @@ def test_m6_the_same_decision_fifty_times(heavy: Path, tmp_path: Path, figure: F
     assert set(statuses) == {200}
 
 
+FULL = 850_000_000  # a row of the largest prompt needs the rest of the limit
+
+
 def test_m11_memory_goes_back_to_the_system(tmp_path: Path, figure: Figure) -> None:
     """A tier of 1 GB is filled; another model needs the room; then the engine idles."""
     folder = tmp_path / "models"
@@ -204,7 +208,7 @@ def test_m11_memory_goes_back_to_the_system(tmp_path: Path, figure: Figure) -> N
         empty = rss(live, "mone")
         for seed in range(6):
             assert post(live, chat("mone", words(7800, seed), max_tokens=1))[0] == 200
-        wait_until(lambda: model(live, "mone")["memory"]["bytes"] > 900_000_000, 60)
+        wait_until(lambda: model(live, "mone")["memory"]["bytes"] > FULL, 60)
         full = rss(live, "mone")
         # Rows of the second need what the cache of the first has.
         with ThreadPoolExecutor(4) as threads:
@@ -219,7 +223,7 @@ def test_m11_memory_goes_back_to_the_system(tmp_path: Path, figure: Figure) -> N
         f"model's rows took it down to {kept / 1e6:.0f} MB of cache, {after / 1e6:.0f} MB resident"
     )
     assert kept < 800_000_000
-    assert given >= 0.9 * (900_000_000 - kept)
+    assert given >= 0.9 * (FULL - kept)
 
 
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
@@ -228,11 +232,13 @@ def test_m14_the_largest_prompt_at_the_limit(
 ) -> None:
     """It runs with every chunk size, in pieces that memory allows."""
     limit = 120_000_000
+    gc.collect()
+    others = mx.get_active_memory()  # what other tests have left
     peaks: list[int] = []
     end = PeakMeter.end
 
     def noted(meter: PeakMeter) -> int:
-        peaks[-1] = max(peaks[-1], mx.get_peak_memory())
+        peaks[-1] = max(peaks[-1], mx.get_peak_memory() - others)
         return end(meter)
 
     monkeypatch.setattr(PeakMeter, "end", noted)
