@@ -157,15 +157,18 @@ WRITERS: dict[str, Write] = {
     "hermes": write_hermes,
     "llama3_json": write_llama3,
     "pythonic": write_pythonic,
+    "llama4_pythonic": write_pythonic,  # marks are known, though its models write none
     "mistral": write_mistral,
     "mistral_json": write_mistral_json,
     "deepseek_v3": write_deepseek_v3,
+    "deepseek_r1": write_deepseek_v3,
     "deepseek_v31": write_deepseek_v31,
     "granite": write_granite,
     "cohere": write_cohere,
 }
 CLOSERS = {
     "hermes": "</tool_call>", "llama3_json": "<|python_tag|>", "pythonic": "<|tool_call_end|>",
+    "llama4_pythonic": "<|tool_call_end|>", "deepseek_r1": _END,
     "mistral": "[TOOL_CALLS]x", "mistral_json": "[TOOL_CALLS]x[ARGS]{", "deepseek_v3": _END,
     "deepseek_v31": _END, "granite": "<|tool_call|>", "cohere": "<|END_ACTION|>",
 }  # fmt: skip
@@ -190,7 +193,7 @@ def _shared(format_name: str, write: Write) -> list[Sample]:
     ]
     closer = {"a": f"x {CLOSERS[format_name]} y", "b": "<tool_call>", "c": "</think>"}
     for name, given in {**ARGUMENTS, "the closing mark in a string": closer}.items():
-        if format_name == "pythonic" and name == "like numbers":
+        if format_name.endswith("pythonic") and name == "like numbers":
             given = {**given, "f": -0.5}
         samples.append(Sample(name, write([("f", given)]), [Call("f", given)]))
     whole = write([("f", {"a": "abc", "b": [1, 2]})])
@@ -406,6 +409,8 @@ SPECIAL: dict[str, list[Sample]] = {
         Sample("text marks", "<|START_TEXT|>Hi<|END_TEXT|>\n", ["Hi"]),
     ],
 }
+SPECIAL["llama4_pythonic"] = SPECIAL["pythonic"]
+SPECIAL["deepseek_r1"] = SPECIAL["deepseek_v3"]
 
 SAMPLES: dict[str, list[Sample]] = {
     name: [*_shared(name, write), *SPECIAL.get(name, [])] for name, write in WRITERS.items()

@@ -176,6 +176,7 @@ def function_gemma(calls: Sequence[Call]) -> str:
 WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
     "qwen3_coder": qwen,
     "glm4": glm,
+    "laguna": glm,
     "glm47": lambda calls: glm(calls, line=""),
     "longcat": lambda calls: glm(calls, mark="longcat_"),
     "minimax_m2": invokes,
@@ -412,6 +413,7 @@ _MINIMAX = [
 _ODD = {
     "qwen3_coder": _CODER,
     "glm4": _GLM,
+    "laguna": _GLM,
     "kimi_k2": _KIMI,
     "harmony": _HARMONY,
     "gemma": _GEMMA,

@@ -7,29 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from omlx.server.parse.elements import element_formats
 from omlx.server.parse.harmony import HARMONY
-from omlx.server.parse.keyed import GLM4, GLM47, LAGUNA, LONGCAT
+from omlx.server.parse.keyed import GLM4, LAGUNA
 from omlx.server.parse.said import CallFormat, Said, Text
-from omlx.server.parse.spoken import FUNCTION_GEMMA, GEMMA4, KIMI_K2
-from omlx.server.parse.tagged import MINICPM, MINIMAX_M2, MUSE_SPARK, QWEN3_CODER
+from omlx.server.parse.spoken import GEMMA4, KIMI_K2
+from omlx.server.parse.tagged import QWEN3_CODER
 from tests.unit.server.parse.samples_xml import SAMPLES, TOOLS, Sample, joined, parts, qwen
 
-FORMATS: dict[str, CallFormat] = {
-    one.name: one
-    for one in (
-        QWEN3_CODER,
-        GLM4,
-        GLM47,
-        LONGCAT,
-        MINIMAX_M2,
-        MUSE_SPARK,
-        MINICPM,
-        KIMI_K2,
-        HARMONY,
-        GEMMA4,
-        FUNCTION_GEMMA,
-    )
-}
+FORMATS: dict[str, CallFormat] = {one.name: one for one in element_formats()}
 CASES = [
     pytest.param(name, sample, id=f"{name}-{sample.name}".replace(" ", "-"))
     for name, samples in SAMPLES.items()
