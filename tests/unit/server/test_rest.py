@@ -19,35 +19,24 @@ from omlx.server.rest import give_back_at_rest
     ],
 )
 def test_memory_is_given_back_at_rest(spent: list[float], expected: int) -> None:
-    times = [sum(spent[:i]) for i in range(len(spent) + 1)]
-    looks = iter(times)
-    num_trims = 0
+    looks = iter([sum(spent[:i]) for i in range(len(spent) + 1)])
     over = asyncio.Event()
-    now = 0.0
+    now, num_trims, has_just_trimmed = 0.0, 0, False
 
     def trim() -> bool:
-        nonlocal num_trims
-        num_trims += 1
+        nonlocal num_trims, has_just_trimmed
+        num_trims, has_just_trimmed = num_trims + 1, True
         return True
 
     def cpu_s() -> float:
-        nonlocal now
-        if has_just_trimmed():
+        nonlocal now, has_just_trimmed
+        if has_just_trimmed:  # which takes no time
+            has_just_trimmed = False
             return now
-        try:
-            now = next(looks)
-        except StopIteration:
-            now += 1.0
+        now = next(looks, now + 1.0)
+        if now > sum(spent):
             over.set()
         return now
-
-    def has_just_trimmed() -> bool:
-        nonlocal seen
-        is_after = num_trims > seen
-        seen = num_trims
-        return is_after
-
-    seen = 0
 
     async def run() -> None:
         task = asyncio.create_task(give_back_at_rest(trim, cpu_s=cpu_s, poll_s=0.0))
