@@ -3,13 +3,12 @@
 Knows nothing about where blocks are kept.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from omlx.cache.salting import tagged
+from omlx.cache.salting import hashed
 from omlx.storage.layout import BlockHash, RootHash
 
 FORMAT_VERSION = 1
@@ -33,15 +32,10 @@ def tokens_of_bytes(data: bytes) -> TokenArray:
 
 def compute_root_hash(fingerprint: str, layout: Mapping[str, str]) -> RootHash:
     """The first parent of all blocks of a model: format version, fingerprint, cache layout."""
-    digest = hashlib.sha256()
-    for part in tagged(b"V", FORMAT_VERSION.to_bytes(4, "little")):
-        digest.update(part)
-    for part in tagged(b"F", bytes.fromhex(fingerprint)):
-        digest.update(part)
+    fields = [(b"V", FORMAT_VERSION.to_bytes(4, "little")), (b"F", bytes.fromhex(fingerprint))]
     for key in sorted(layout):
-        for part in (*tagged(b"L", key.encode()), *tagged(b"l", layout[key].encode())):
-            digest.update(part)
-    return RootHash(digest.digest())
+        fields += [(b"L", key.encode()), (b"l", layout[key].encode())]
+    return RootHash(hashed(*fields))
 
 
 def compute_block_hash(
@@ -55,18 +49,12 @@ def compute_block_hash(
     `extra_keys` are (tag, digest) pairs for what token ids don't say, such as an image's pixels.
     """
     tokens = token_array(token_ids)
-    digest = hashlib.sha256()
     parent = parent_hash if parent_hash is not None else model
-    for part in tagged(b"P", parent):
-        digest.update(part)
-    for part in tagged(b"C", len(tokens).to_bytes(4, "little")):
-        digest.update(part)
-    for part in tagged(b"T", tokens.data.cast("B")):
-        digest.update(part)
+    size = len(tokens).to_bytes(4, "little")
+    extra: list[tuple[bytes, bytes]] = []
     for key, value in extra_keys:
-        for part in (*tagged(b"K", key.encode()), *tagged(b"k", value)):
-            digest.update(part)
-    return BlockHash(digest.digest())
+        extra += [(b"K", key.encode()), (b"k", value)]
+    return BlockHash(hashed((b"P", parent), (b"C", size), (b"T", tokens.data.cast("B")), *extra))
 
 
 def chain_hashes(model: RootHash, tokens: TokenArray, block_size: int) -> list[BlockHash]:

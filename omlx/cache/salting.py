@@ -4,14 +4,17 @@ Knows nothing about tokens; the server's process, which has no numpy, needs it t
 """
 
 import hashlib
-from collections.abc import Iterable
 
 from omlx.storage.layout import RootHash
 
 
-def tagged(tag: bytes, value: bytes | memoryview) -> Iterable[bytes | memoryview]:
-    """Tag, length, value: no two different lists of fields give the same bytes."""
-    return tag, len(value).to_bytes(8, "little"), value
+def hashed(*fields: tuple[bytes, bytes | memoryview]) -> bytes:
+    """SHA-256 of (tag, value) fields: no two different lists of them give the same bytes."""
+    digest = hashlib.sha256()
+    for tag, value in fields:
+        for part in (tag, len(value).to_bytes(8, "little"), value):
+            digest.update(part)
+    return digest.digest()
 
 
 def salted_root(root: RootHash, salt: str) -> RootHash:
@@ -21,8 +24,5 @@ def salted_root(root: RootHash, salt: str) -> RootHash:
     """
     if not salt:
         return root
-    digest = hashlib.sha256()
     value = salt.encode("utf-8", "surrogatepass")
-    for part in (*tagged(b"P", root), *tagged(b"K", b"salt"), *tagged(b"k", value)):
-        digest.update(part)
-    return RootHash(digest.digest())
+    return RootHash(hashed((b"P", root), (b"K", b"salt"), (b"k", value)))

@@ -18,7 +18,7 @@ from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
 from omlx.engine.prefill import Prefill
 from omlx.engine.sampling import NOT_FINITE, Sampling
-from omlx.engine.shaping import Shape, ShapedModel, noted
+from omlx.engine.shaping import ShapedModel, noted
 
 _List: Any = CacheList  # its stubs leave it untyped
 
@@ -174,8 +174,8 @@ class Batch:
             return progress, []
         uids = list(self._decoding.uids)
         fresh = [uid for uid in self._by_uid if uid not in uids]
-        rows = {uid: self._rows[row_id] for uid, row_id in self._by_uid.items()}
-        self._shaped.expect([_shapes(rows, calls) for calls in (uids, fresh) if calls])
+        calls = [[self._rows[self._by_uid[uid]] for uid in call] for call in (uids, fresh) if call]
+        self._shaped.expect([[row.input.sampling.shape for row in rows] for rows in calls])
         started, generated = self._generator.next()
         tokens = [self._decoded(response) for response in generated]
         for p in started:
@@ -305,10 +305,6 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
-
-
-def _shapes(rows: Mapping[int, _Row], uids: Sequence[int]) -> list[Shape | None]:
-    return [rows[uid].input.sampling.shape for uid in uids]
 
 
 def _in_order(rows: Mapping[str, _Row], chunk: int) -> list[str]:

@@ -79,11 +79,8 @@ class FreedBuffers:
         self._num_steps += 1
         self._idle_since, self._is_trimmed = None, False
         is_settled = not self._is_metal or self._num_steps > _STEPS_APART
-        most = self._most(_LEAST_SHARE)
-        if is_settled and self.freed_bytes > most:
+        if is_settled and self.freed_bytes > self._most(_LEAST_SHARE):
             self._clear()
-            if most < self._kept:  # others need what the C library holds of it
-                self._trim()
 
     def _idle(self) -> None:
         """Give back what is too much soon, and later the rest."""

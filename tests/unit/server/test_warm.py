@@ -198,7 +198,7 @@ def test_a_stop_does_not_wait_for_it():
     with running(Plan(engines=[engine], warm=WarmPlan([prompt()]))):
         wait_until(lambda: len(warmed(engine)) == 1)
         started = time.monotonic()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8, "a drain takes ten"
     assert engine.aborted == [warmed(engine)[0].id]
 
 
