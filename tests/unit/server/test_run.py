@@ -19,7 +19,8 @@ import pytest
 from omlx.engine.request import EngineState
 from omlx.errors import ModelError, ServerError
 from omlx.models.locate import Discovery, discover
-from omlx.server.run import TextModels, removing_state, run_server, write_state
+from omlx.server.run import TextModels, run_server
+from omlx.server.statefile import removing_state, write_state
 from omlx.settings.build import load
 from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine, silent
