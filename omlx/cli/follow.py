@@ -107,8 +107,11 @@ class Follower:
         found = [line for reader in self._readers for line in reader.lines()]
         for path, identity in self._newer():
             reader = self._open(path)
-            if reader is None or reader.identity != identity:
-                break  # moved again: the next call finds it
+            if reader is None:
+                break
+            if reader.identity != identity:  # moved again: the next call finds it
+                reader.close()
+                break
             # What was written to the file before while this one was begun.
             found += [line for old in self._readers for line in old.lines()]
             found += reader.lines()

@@ -6,6 +6,7 @@ Knows nothing about how logs are written and rotated.
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,11 @@ def logs(*, follow: bool, num_lines: int, model: str | None, port: int | None) -
     """
     from omlx.cli.follow import Follower, wanted
 
-    follower = Follower(find_log(state_dir(), user_home(), port), wanted(model))
-    show(follower.last(num_lines, is_all=not follow))
-    if follow:
-        watch(follower.more, pause=time.sleep)
+    log = find_log(state_dir(), user_home(), port)
+    with closing(Follower(log, wanted(model))) as follower:
+        show(follower.last(num_lines, is_all=not follow))
+        if follow:
+            watch(follower.more, pause=time.sleep)
 
 
 def show(lines: Iterable[str]) -> None:

@@ -46,10 +46,13 @@ def begin(resolved: "Resolved", options: Given) -> "Started":
         from omlx.cli.pull import pull_demo_model
 
         pull_demo_model(resolved.home / "models")
+    secrets = secrets_of(options)
+    for name in secrets:
+        talk(f"the value of {name} is not kept: omlx restart needs it again, or in a file")
     return start_server(
         arguments_of(options),
         resolved=resolved,
-        env={**os.environ, **secrets_of(options)},
+        env={**os.environ, **secrets},
         on_progress=talk,
     )
 
