@@ -26,6 +26,7 @@ _KILL_S = 5.0
 _ENGINES_S = 4.0  # engines that lost their server write for two seconds and end
 _POLL_S = 0.1
 _PROGRESS_S = 5.0
+_INSTALLED = ("site-packages", "dist-packages")
 
 Progress = Callable[[str], None]
 
@@ -176,12 +177,16 @@ def start(
 
 
 def _environment(env: Mapping[str, str], resolved: Resolved, log: Path) -> Mapping[str, str]:
-    return {
+    found = {
         **env,
         "OMLX_HOME": str(resolved.home),
         "OMLX_LOG_FILE": str(log),
         "PYTHONSAFEPATH": "1",  # the folder it runs in is somebody's project: never import from it
     }
+    root = Path(__file__).resolve().parents[2]
+    if root.name not in _INSTALLED:  # a checkout that this process may have found by its folder
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
+    return found
 
 
 def _running(

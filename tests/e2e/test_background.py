@@ -177,6 +177,7 @@ def test_a_server_in_the_foreground_is_seen_and_stopped(
     thread.start()
     assert live.process.wait(30) == 0
     thread.join()
+    live.kill()  # it has ended: closes what it wrote to
     assert stopped[0].returncode == 0
 
 

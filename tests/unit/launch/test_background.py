@@ -16,6 +16,7 @@ from omlx.errors import ServerError
 from omlx.launch.background import Found, clean, find, log_path, start, stop
 from omlx.settings.build import Resolved, load
 from tests.fakes.machine import BEGAN, FakeChild, FakeMachine, Spawn
+from tests.live import REPOSITORY
 
 ADDRESS = "http://127.0.0.1:8123"
 PID = 500
@@ -180,6 +181,7 @@ def test_a_start_waits_until_the_server_answers(home: Path, machine: FakeMachine
         "A": "b",
         "OMLX_HOME": str(home),
         "OMLX_LOG_FILE": str(log),
+        "PYTHONPATH": str(REPOSITORY),
         "PYTHONSAFEPATH": "1",
     }
     assert f"{PID}" in said[0] and str(log) in said[0]
