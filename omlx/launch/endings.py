@@ -3,6 +3,7 @@
 Knows nothing about state files.
 """
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ _MAX_READ = 64_000
 _NUM_LINES = 12
 _TERM_S = 5.0
 _POLL_S = 0.1
+_WARNING = re.compile(r"\S+ (?:WARNING|ERROR) \S+ (.*)")
 
 
 def died(code: int, log: Path, start_of_log: int) -> ServerError:
@@ -42,6 +44,12 @@ def last_line(log: Path, start_of_log: int) -> str:
     """The newest line of a log from an offset on."""
     lines = _lines(log, start_of_log)
     return lines[-1] if lines else ""
+
+
+def warnings(log: Path, start_of_log: int) -> list[str]:
+    """What a log warns of, from an offset on."""
+    found = (_WARNING.match(line) for line in _lines(log, start_of_log))
+    return [f"warning: {match[1]}" for match in found if match]
 
 
 def end_family(machine: Machine, family: Sequence[Member], number: int = signal.SIGTERM) -> int:

@@ -201,6 +201,20 @@ def test_a_log_that_is_named_is_taken(home: Path, machine: FakeMachine, tmp_path
     assert mine.exists()
 
 
+def test_what_the_log_warns_of_is_told(home: Path, machine: FakeMachine) -> None:
+    Serving(machine, home)
+    first = machine.on_spawn
+
+    def warn(child: FakeChild, how: Spawn) -> None:
+        first(child, how)
+        os.write(how.output, b"2026-01-01T00:00:00.000 WARNING omlx.server no disk\nmore\n")
+
+    machine.on_spawn = warn
+    said: list[str] = []
+    start([], resolved=settings(home), machine=machine, on_progress=said.append)
+    assert said[1:] == ["warning: no disk"]
+
+
 def test_the_words_of_a_server_that_ends_are_the_error(home: Path, machine: FakeMachine) -> None:
     log = log_path(settings(home))
     log.parent.mkdir(parents=True)
