@@ -22,7 +22,6 @@ from omlx.engine.request import EngineState
 from omlx.errors import ModelError, ServerError
 from omlx.models.locate import Discovery, discover
 from omlx.server.holder import Holder, explained
-from omlx.server.probe import write_fault
 from omlx.server.run import TextModels, run_server
 from omlx.server.statefile import removing_state, write_state
 from omlx.settings.build import load
