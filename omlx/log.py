@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 LEVELS = {
     "error": logging.ERROR,
@@ -115,7 +116,7 @@ class _Formatter(logging.Formatter):
         return f"{stamp}.{int(record.msecs):03d}"
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+class _Handler(logging.StreamHandler[TextIO]):
     """Writes to stderr; `before` is called before each record."""
 
     def __init__(self, before: Callable[[], None]) -> None:

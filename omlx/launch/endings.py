@@ -15,6 +15,7 @@ _MAX_READ = 64_000
 _NUM_LINES = 12
 _TERM_S = 5.0
 _POLL_S = 0.1
+_CAUSES = ("Fatal Python error", "Traceback ", "terminate called")  # what stands above many lines
 _WARNING = re.compile(r"\S+ (?:WARNING|ERROR) \S+ (.*)")
 
 
@@ -66,7 +67,9 @@ def end_family(machine: Machine, family: Sequence[Member], number: int = signal.
 
 
 def _quoted(lines: Sequence[str]) -> str:
-    shown = lines[-_NUM_LINES:]
+    shown = list(lines[-_NUM_LINES:])
+    if causes := [line for line in lines[:-_NUM_LINES] if line.startswith(_CAUSES)]:
+        shown = [causes[-1], "...", *shown]
     return "; its last words:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
 
 

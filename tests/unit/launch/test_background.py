@@ -234,6 +234,7 @@ def test_the_words_of_a_server_that_ends_are_the_error(home: Path, machine: Fake
 
 def test_a_crash_is_told_with_its_last_lines(home: Path, machine: FakeMachine) -> None:
     def crash(child: FakeChild, how: Spawn) -> None:
+        os.write(how.output, b"Fatal Python error: it broke\n")
         os.write(how.output, "".join(f"line {n}\n" for n in range(50)).encode())
         os.write(how.output, b"terminate called")
         machine.plan(1, lambda: machine.end(child.pid, -signal.SIGABRT))
@@ -242,7 +243,7 @@ def test_a_crash_is_told_with_its_last_lines(home: Path, machine: FakeMachine) -
     with pytest.raises(ServerError, match="ended by SIGABRT before it answered") as caught:
         start([], resolved=settings(home), machine=machine)
     assert caught.value.message.endswith("  line 49\n  terminate called")
-    assert "line 30\n" not in caught.value.message
+    assert "  Fatal Python error: it broke\n  ...\n  line 39\n" in caught.value.message
     assert str(log_path(settings(home))) in caught.value.hint
 
 
