@@ -310,7 +310,7 @@ def _see_off(
         family = (family[0], *{*family[1:], *machine.family(server.pid)[1:]})
         if machine.now() - said >= _PROGRESS_S:
             said = machine.now()
-            on_progress(f"{said - began:.0f} s: process {server.pid} finishes its requests")
+            on_progress(f"{said - began:.0f} s: process {server.pid} is stopping")
         machine.pause(_POLL_S)
     limit = machine.now() + _ENGINES_S
     while not _lives(family[0], machine) and machine.now() < limit:
