@@ -19,6 +19,7 @@ from omlx.settings.build import ModelSettings
 from omlx.settings.layers import Origin
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
+from omlx.storage.toolsets import ToolSets
 
 Message = Mapping[str, object]
 Range = tuple[int, int]
@@ -178,6 +179,8 @@ class ServerContext:
     # Who set each setting, by its path.
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
+    # Orders in which sets of tools first came; for the text thread.
+    tool_sets: ToolSets | None = None
 
     def names(self) -> Names:
         """The names of all models that are served now."""

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from omlx import __version__
 from omlx.engine.request import EngineSnapshot, EngineState
@@ -55,19 +56,24 @@ class Service:
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
     async def prepare(
-        self, dialect: Dialect, body: bytes, wanted: Handling, tenant: str = ""
+        self,
+        dialect: Dialect,
+        body: bytes,
+        wanted: Handling,
+        tenant: str = "",
+        *,
+        salt: str = "",
     ) -> Prepared:
         """Do the text work of a request on the text thread; ApiError says what is wrong."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._text_thread, prepare, self.context, dialect, body, wanted, tenant
-        )
+        work = partial(prepare, self.context, dialect, body, wanted, tenant, salt=salt)
+        return await loop.run_in_executor(self._text_thread, work)
 
-    async def count(self, dialect: Dialect, body: bytes) -> int:
+    async def count(self, dialect: Dialect, body: bytes, salt: str = "") -> int:
         """How many tokens a prompt has; ApiError says what is wrong with it."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._text_thread, count_tokens, self.context, dialect, body
+            self._text_thread, count_tokens, self.context, dialect, body, salt
         )
 
     @property
@@ -86,6 +92,7 @@ class Service:
     ) -> list[Session]:
         """A session for each answer that a request wants; ApiError as `open`."""
         found = [self.open(prepared, request_id, arrived, caller)]
+        self.metrics.changed(prepared.model_id, prepared.changes)
         for number in range(1, prepared.generation.num_choices):
             another = self.open(prepared.another(number), f"{request_id}.{number}", arrived, caller)
             found.append(another)
@@ -113,6 +120,7 @@ class Service:
                 caller,
                 spans=prepared.spans,
                 prompt=prepared.prompt,
+                changes=prepared.changes,
             ),
             engine=engine,
             hub=self.hub,
@@ -191,6 +199,8 @@ class Service:
     def close(self) -> None:
         """End the text thread once it is idle, and write what the journal still lacks."""
         self._text_thread.shutdown(wait=False, cancel_futures=True)
+        if self.context.tool_sets is not None:
+            self.context.tool_sets.close()
         self._recorder.close()
 
     def _opened(self, course: Course) -> None:
