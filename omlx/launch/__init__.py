@@ -1,4 +1,4 @@
-"""Coding agents that use a local server: which are installed, how each is set up and started.
+"""Starts servers in the background, and the programs that talk to them.
 
-Knows nothing about the command line; nothing is imported here.
+Imports nothing, so that one part can be had without the others.
 """
