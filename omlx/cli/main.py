@@ -17,6 +17,7 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "serve": LazyCommand("omlx.cli.serve:serve", "Serve models over HTTP."),
+    "launch": LazyCommand("omlx.cli.launch:launch", "Start a coding agent on a local model."),
     "model": LazyCommand(
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."
     ),

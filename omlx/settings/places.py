@@ -45,6 +45,11 @@ def state_dir(home: Path) -> Path:
     return home / "state"
 
 
+def log_dir(home: Path) -> Path:
+    """The folder of the logs of servers in the background."""
+    return home / "logs"
+
+
 def journal_path(home: Path) -> Path:
     """The file that keeps a row of figures of each request."""
     return state_dir(home) / "journal.sqlite3"
