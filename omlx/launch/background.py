@@ -26,6 +26,7 @@ _KILL_S = 5.0
 _ENGINES_S = 4.0  # engines that lost their server write for two seconds and end
 _POLL_S = 0.1
 _PROGRESS_S = 5.0
+_INSTALLED = ("site-packages", "dist-packages")
 
 Progress = Callable[[str], None]
 
@@ -95,7 +96,7 @@ def _fault(server: RunningServer, machine: Machine) -> str:
     if _is_process_of(server, began):
         return ""
     # A clock that was set moves the start times of all processes.
-    if machine.is_omlx(server.pid) and _answers(server, machine, None):
+    if machine.is_omlx(server.pid) and _answers(server, machine):
         return ""
     return f"process {server.pid} is another program now"
 
@@ -108,9 +109,9 @@ def _is_process_of(server: RunningServer, began: float) -> bool:
     return server.started is None or began <= server.started + 1
 
 
-def _answers(server: RunningServer, machine: Machine, api_key: str | None) -> bool:
+def _answers(server: RunningServer, machine: Machine) -> bool:
     try:
-        return bool(machine.health(server, api_key))
+        return bool(machine.health(server))
     except ServerError:
         return False
 
@@ -176,12 +177,16 @@ def start(
 
 
 def _environment(env: Mapping[str, str], resolved: Resolved, log: Path) -> Mapping[str, str]:
-    return {
+    found = {
         **env,
         "OMLX_HOME": str(resolved.home),
         "OMLX_LOG_FILE": str(log),
         "PYTHONSAFEPATH": "1",  # the folder it runs in is somebody's project: never import from it
     }
+    root = Path(__file__).resolve().parents[2]
+    if root.name not in _INSTALLED:  # a checkout that this process may have found by its folder
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
+    return found
 
 
 def _running(
@@ -217,7 +222,7 @@ def _running(
 def _health(server: RunningServer, machine: Machine) -> str:
     """The word of a server that answers; empty if it does not."""
     try:
-        return str(machine.health(server, None).get("status") or "unknown")
+        return str(machine.health(server).get("status") or "unknown")
     except ServerError:
         return ""
 
@@ -248,7 +253,7 @@ class _Wait:
             if code is not None:
                 raise died(code, self.log, self.start_of_log)
             server = self._state()
-            if server is not None and _answers(server, self.machine, None):
+            if server is not None and _answers(server, self.machine):
                 return server
             now = self.machine.now()
             if now >= deadline:
