@@ -5,14 +5,18 @@ Knows nothing about HTTP or engines; the server is imported when everything else
 
 import json
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from omlx.cli.arguments import arguments_of, with_profile, withheld
 from omlx.cli.options import SettingsCommand, resolve, settings_options
+from omlx.errors import ServerError
 
 if TYPE_CHECKING:
+    from omlx.client import Launched
     from omlx.models.locate import Discovery
     from omlx.settings.build import Resolved
 
@@ -37,14 +41,29 @@ def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -
     not wait.
     """
     from omlx.cli.found import no_models
-    from omlx.log import setup
+    from omlx.client import Launched
 
     resolved = resolve(ctx, given)
-    setup(resolved.settings.log.level)
+    _set_up_log(resolved)
     discovery = _with_demo(resolved) if demo else _found(resolved)
     if not discovery.models:
         raise no_models(resolved)
-    return _run(resolved, discovery, dashboard=dashboard)
+    options = with_profile(ctx, {**given, "demo": demo})
+    launched = Launched(arguments_of(options), resolved.cwd, withheld(resolved))
+    return _run(resolved, discovery, launched, dashboard=dashboard)
+
+
+def _set_up_log(resolved: "Resolved") -> None:
+    from omlx.log import LogFile, setup
+
+    log = resolved.settings.log
+    try:
+        setup(log.level, file=log.file and LogFile(log.file, log.max_size, log.keep))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ServerError(
+            f"the log {log.file} cannot be written: {reason}", hint="--log-file names another one"
+        ) from None
 
 
 def _found(resolved: "Resolved") -> "Discovery":
@@ -64,19 +83,28 @@ def _with_demo(resolved: "Resolved") -> "Discovery":
     return search((demo, *resolved.settings.models.dir))
 
 
-def _run(resolved: "Resolved", discovery: "Discovery", *, dashboard: bool) -> int:
+def _run(
+    resolved: "Resolved", discovery: "Discovery", launched: "Launched", *, dashboard: bool
+) -> int:
     from omlx.server.run import run_server
 
     def on_ready(address: str) -> None:
-        for line in ready_lines(resolved, discovery, address):
-            click.echo(line, err=True)
+        with suppress(OSError):  # a log on a disk that is full is no reason to end
+            for line in ready_lines(resolved, discovery, address):
+                click.echo(line, err=True)
 
     if not dashboard:
-        return run_server(resolved, discovery, on_ready=on_ready)
+        return run_server(resolved, discovery, on_ready=on_ready, launched=launched)
     from omlx.cli.live import open_dashboard
 
     with open_dashboard(log_path(resolved.home)) as board:
-        return run_server(resolved, discovery, on_ready=on_ready, snapshot_sink=board.feed)
+        return run_server(
+            resolved,
+            discovery,
+            on_ready=on_ready,
+            snapshot_sink=board.feed,
+            launched=launched,
+        )
 
 
 def log_path(home: Path) -> Path:

@@ -95,7 +95,7 @@ def _fault(server: RunningServer, machine: Machine) -> str:
     if _is_process_of(server, began):
         return ""
     # A clock that was set moves the start times of all processes.
-    if machine.is_omlx(server.pid) and _answers(server, machine, None):
+    if machine.is_omlx(server.pid) and _answers(server, machine):
         return ""
     return f"process {server.pid} is another program now"
 
@@ -108,9 +108,9 @@ def _is_process_of(server: RunningServer, began: float) -> bool:
     return server.started is None or began <= server.started + 1
 
 
-def _answers(server: RunningServer, machine: Machine, api_key: str | None) -> bool:
+def _answers(server: RunningServer, machine: Machine) -> bool:
     try:
-        return bool(machine.health(server, api_key))
+        return bool(machine.health(server))
     except ServerError:
         return False
 
@@ -217,7 +217,7 @@ def _running(
 def _health(server: RunningServer, machine: Machine) -> str:
     """The word of a server that answers; empty if it does not."""
     try:
-        return str(machine.health(server, None).get("status") or "unknown")
+        return str(machine.health(server).get("status") or "unknown")
     except ServerError:
         return ""
 
@@ -248,7 +248,7 @@ class _Wait:
             if code is not None:
                 raise died(code, self.log, self.start_of_log)
             server = self._state()
-            if server is not None and _answers(server, self.machine, None):
+            if server is not None and _answers(server, self.machine):
                 return server
             now = self.machine.now()
             if now >= deadline:

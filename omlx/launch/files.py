@@ -36,7 +36,7 @@ def locked(
         try:
             os.ftruncate(handle, 0)
             os.write(handle, b"%d\n" % os.getpid())
-            os.fsync(handle)
+            machine.sync(handle)
         except OSError as error:
             raise _unusable(path.parent, error) from None
         yield

@@ -73,8 +73,12 @@ class Machine(Protocol):
         """Send a signal to a process if it is still that one; whether it is. ServerError."""
         ...
 
-    def health(self, server: RunningServer, api_key: str | None) -> Mapping[str, object]:
+    def health(self, server: RunningServer) -> Mapping[str, object]:
         """What a server says of its health; ServerError if nothing answers."""
+        ...
+
+    def sync(self, handle: int) -> None:
+        """Have what was written to a file on the disk; OSError."""
         ...
 
 
@@ -144,9 +148,13 @@ class System:
             raise ServerError(f"process {member.pid} belongs to another user") from None
         return True
 
-    def health(self, server: RunningServer, api_key: str | None) -> Mapping[str, object]:
+    def health(self, server: RunningServer) -> Mapping[str, object]:
         """What a server says of its health; ServerError if nothing answers."""
-        return ask_health(server, api_key=api_key)
+        return ask_health(server)
+
+    def sync(self, handle: int) -> None:
+        """Have what was written to a file on the disk; OSError."""
+        os.fsync(handle)
 
 
 def is_same_time(one: float, other: float) -> bool:
