@@ -17,6 +17,7 @@ from omlx.cli.options import warn
 from omlx.errors import ModelError, OmlxError, ServerError, UsageError
 
 if TYPE_CHECKING:
+    from omlx.cli.arguments import Given
     from omlx.client import RunningServer
     from omlx.launch.catalog import Client
     from omlx.launch.plan import Setup
@@ -65,33 +66,15 @@ def running(resolved: "Resolved") -> "RunningServer | None":
     return None
 
 
-def start_server(resolved: "Resolved") -> "RunningServer":
+def start_server(resolved: "Resolved", options: "Given") -> "RunningServer":
     """A server that is started in the background, once it answers; ServerError."""
-    from omlx.launch.background import start
+    from omlx.cli.running import stop_command
+    from omlx.cli.start import begin
 
-    def on_progress(text: str) -> None:
-        click.echo(f"omlx serve {text}", err=True)
-
-    key = resolved.settings.server.api_key
-    env = variables() if key is None else {**variables(), "OMLX_SERVER_API_KEY": key}
     click.echo("no server runs yet; one is started in the background", err=True)
-    started = start(_arguments(resolved), resolved=resolved, on_progress=on_progress, env=env)
-    port = f" --port {started.server.port}" if started.server.port is not None else ""
-    click.echo(
-        f"omlx serves at {started.server.address} from now on; omlx stop{port} ends it", err=True
-    )
-    return started.server
-
-
-def _arguments(resolved: "Resolved") -> list[str]:
-    """The options of omlx serve for what was typed here; the key goes by a variable."""
-    arguments: list[str] = []
-    if is_typed(resolved, "server.port"):
-        arguments += ["--port", str(resolved.settings.server.port)]
-    if is_typed(resolved, "models.dir"):
-        for folder in resolved.settings.models.dir:
-            arguments += ["--model-dir", str(folder)]
-    return arguments
+    server = begin(resolved, options).server
+    click.echo(f"omlx serves at {server.address}; {stop_command(server)} ends it", err=True)
+    return server
 
 
 def is_typed(resolved: "Resolved", path: str) -> bool:

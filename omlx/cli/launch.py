@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from omlx.cli.arguments import Given, with_profile
 from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options
 from omlx.errors import UsageError
 
@@ -84,13 +85,14 @@ def launch(
     if client == LIST:
         return _list(clients, as_json=as_json)
     known = find_client(clients, client)
-    resolved = resolve(ctx, given)
+    options = with_profile(ctx, given)
+    resolved = resolve(ctx, options)
     from omlx.cli.agents import Wish
 
     wish = Wish(known, clients, args, model, small_model)
     if is_print or not known.is_agent:
         return _show(wish, resolved)
-    return _start(wish, resolved, force=force)
+    return _start(wish, resolved, options, force=force)
 
 
 def _check_flags(client: str, modes: dict[str, bool], as_json: bool) -> None:
@@ -120,7 +122,7 @@ def _list(clients: "dict[str, Client]", *, as_json: bool) -> int:
     return 0
 
 
-def _start(wish: "Wish", resolved: "Resolved", *, force: bool) -> int:
+def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -> int:
     from omlx.cli import agents
     from omlx.launch.mirror import adopt, link
     from omlx.launch.recipes import RECIPES
@@ -132,7 +134,7 @@ def _start(wish: "Wish", resolved: "Resolved", *, force: bool) -> int:
     server = agents.running(resolved)
     if server is None:
         wish = agents.choose_before_start(wish, resolved)
-        server = agents.start_server(resolved)
+        server = agents.start_server(resolved, options)
     key = resolved.settings.server.api_key
     base = base_url(server.address)
     chosen = agents.choose(wish, offers(server, key), may_ask=agents.on_terminal())
