@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
@@ -18,6 +17,7 @@ from omlx.cli.options import warn
 from omlx.errors import ModelError, OmlxError, ServerError, UsageError
 
 if TYPE_CHECKING:
+    from omlx.cli.arguments import Given
     from omlx.client import RunningServer
     from omlx.launch.catalog import Client
     from omlx.launch.plan import Setup
@@ -46,17 +46,17 @@ class Chosen:
 
 
 def running(resolved: "Resolved") -> "RunningServer | None":
-    """The server to use: the one on the port of the settings, else any other.
+    """The server to use: the one on the port of the settings, else any other that answers.
 
     A port that was typed is meant: no other one is taken then.
     """
-    from omlx.client import get_json, running_servers
-    from omlx.settings.layers import OriginKind
+    from omlx.client import get_json
+    from omlx.launch.background import find
 
-    servers, port = running_servers(resolved.state_dir), resolved.settings.server.port
-    if resolved.origins["server.port"].kind is OriginKind.CLI:
-        servers = [one for one in servers if port_of(one.address) == port]
-    servers.sort(key=lambda one: port_of(one.address) != port)
+    servers, port = list(find(resolved.state_dir).servers), resolved.settings.server.port
+    if is_typed(resolved, "server.port"):
+        servers = [one for one in servers if one.port == port]
+    servers.sort(key=lambda one: one.port != port)
     for server in servers:
         try:
             get_json(server.address, "/health", certificate=server.certificate)
@@ -66,12 +66,22 @@ def running(resolved: "Resolved") -> "RunningServer | None":
     return None
 
 
-def server(resolved: "Resolved") -> "RunningServer":
-    """The server that runs, or one that is started; ServerError."""
-    found = running(resolved)
-    if found is not None:
-        return found
-    raise ServerError("no server is running", hint="omlx serve starts one")
+def start_server(resolved: "Resolved", options: "Given") -> "RunningServer":
+    """A server that is started in the background, once it answers; ServerError."""
+    from omlx.cli.running import stop_command
+    from omlx.cli.start import begin
+
+    click.echo("no server runs yet; one is started in the background", err=True)
+    server = begin(resolved, options).server
+    click.echo(f"omlx serves at {server.address}; {stop_command(server)} ends it", err=True)
+    return server
+
+
+def is_typed(resolved: "Resolved", path: str) -> bool:
+    """Whether a setting was given on the command line."""
+    from omlx.settings.layers import OriginKind
+
+    return resolved.origins[path].kind is OriginKind.CLI
 
 
 def configured_address(resolved: "Resolved") -> str:
@@ -109,46 +119,44 @@ def say_notes(notes: Sequence[str]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def port_of(address: str) -> int | None:
-    """The port of an address; None where it has none."""
-    try:
-        return urlsplit(address).port
-    except ValueError:
-        return None
+def choose_before_start(wish: Wish, resolved: "Resolved") -> Wish:
+    """The wish with its models named, by what is on the disk: no server is started for none."""
+    chosen = choose(wish, on_disk(resolved), may_ask=on_terminal())
+    return replace(wish, model=chosen.model, small_model=chosen.small_model)
 
 
 def choose(wish: Wish, offers: Sequence["Offer"], *, may_ask: bool) -> Chosen:
     """The models of this launch; OmlxError where none fits or the user has to say which."""
     model = _named(wish.model, offers) if wish.model else _only(wish, offers, may_ask=may_ask)
     window = _window(model)
-    check_fit(wish, model.name, window)
+    _check_fit(wish, model.name, window)
     small = _named(wish.small_model, offers) if wish.small_model else model
     return Chosen(model.name, small.name, window)
 
 
-def check_fit(wish: Wish, model: str, window: int) -> None:
-    """ModelError where the first request of the client can't fit; a warning where it is tight."""
+def _check_fit(wish: Wish, model: str, window: int) -> None:
+    """ModelError where the first request of the client can't fit."""
     from omlx.launch.fits import Fit, fit, those_that_fit
 
     client, need = wish.client, wish.client.first_request_tokens
-    match fit(client, window):
-        case Fit.WELL:
-            return
-        case Fit.TIGHT:
-            warn(
-                [
-                    f"{client.title} takes about {need:,} tokens before the first word of yours; "
-                    f"the window of {model} is {window:,}"
-                ]
-            )
-        case Fit.NOT:
-            fitting = ", ".join(one.name for one in those_that_fit(wish.clients.values(), window))
-            raise ModelError(
-                f"{client.title} needs about {need:,} tokens for its first request, "
-                f"and the window of {model} is {window:,}",
-                hint=f"clients that fit this model: {fitting or 'none'}; "
-                "omlx model list shows other models and their windows",
-            )
+    if fit(client, window) is Fit.NOT:
+        fitting = ", ".join(one.name for one in those_that_fit(wish.clients.values(), window))
+        raise ModelError(
+            f"{client.title} needs about {need:,} tokens for its first request, "
+            f"and the window of {model} is {window:,}",
+            hint=f"clients that fit this model: {fitting or 'none'}; "
+            "omlx model list shows other models and their windows",
+        )
+
+
+def warn_if_tight(client: "Client", chosen: Chosen) -> None:
+    """Say that little is left of the window once the client has said its own."""
+    from omlx.launch.fits import Fit, fit
+
+    if fit(client, chosen.window) is Fit.TIGHT:
+        need = client.first_request_tokens
+        text = f"{client.title} takes about {need:,} tokens before the first word of yours; "
+        warn([f"{text}the window of {chosen.model} is {chosen.window:,}"])
 
 
 def _window(offer: "Offer") -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from omlx.cli.arguments import Given, with_profile
 from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options
 from omlx.errors import UsageError
 
@@ -84,13 +85,14 @@ def launch(
     if client == LIST:
         return _list(clients, as_json=as_json)
     known = find_client(clients, client)
-    resolved = resolve(ctx, given)
+    options = with_profile(ctx, given)
+    resolved = resolve(ctx, options)
     from omlx.cli.agents import Wish
 
     wish = Wish(known, clients, args, model, small_model)
     if is_print or not known.is_agent:
         return _show(wish, resolved)
-    return _start(wish, resolved, force=force)
+    return _start(wish, resolved, options, force=force)
 
 
 def _check_flags(client: str, modes: dict[str, bool], as_json: bool) -> None:
@@ -120,18 +122,23 @@ def _list(clients: "dict[str, Client]", *, as_json: bool) -> int:
     return 0
 
 
-def _start(wish: "Wish", resolved: "Resolved", *, force: bool) -> int:
+def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -> int:
     from omlx.cli import agents
+    from omlx.launch.mirror import adopt, link
     from omlx.launch.recipes import RECIPES
     from omlx.launch.run import environment, folder_of, run, write_files
     from omlx.launch.served import base_url, load, offers
 
     env = agents.variables()
     executable = agents.executable(wish.client, env, force=force)
-    server = agents.server(resolved)
+    server = agents.running(resolved)
+    if server is None:
+        wish = agents.choose_before_start(wish, resolved)
+        server = agents.start_server(resolved, options)
     key = resolved.settings.server.api_key
     base = base_url(server.address)
     chosen = agents.choose(wish, offers(server, key), may_ask=agents.on_terminal())
+    agents.warn_if_tight(wish.client, chosen)
     for model in dict.fromkeys((chosen.model, chosen.small_model)):
         with agents.waiting(f"loading {model}"):
             load(server, model, key)
@@ -140,9 +147,13 @@ def _start(wish: "Wish", resolved: "Resolved", *, force: bool) -> int:
         recipe = RECIPES[wish.client.name]
         assert recipe.plan is not None, wish.client.name
         plan = recipe.plan(setup)
+        link(folder, plan.mirrors)
         write_files(folder, plan.files)
         agents.say_notes(plan.notes)
-        return run(executable, plan, environment(plan, env), setup.home)
+        try:
+            return run(executable, plan, environment(plan, env), setup.home)
+        finally:
+            adopt(folder, plan.mirrors)
 
 
 def _show(wish: "Wish", resolved: "Resolved") -> int:
@@ -170,6 +181,7 @@ def _setup_without_start(wish: "Wish", resolved: "Resolved") -> "Setup":
         base = base_url(server.address)
         known = offers(server, resolved.settings.server.api_key)
     chosen = agents.choose(wish, known, may_ask=agents.on_terminal())
+    agents.warn_if_tight(wish.client, chosen)
     key = _PLACEHOLDER if resolved.settings.server.api_key else None
     folder = runs_dir(resolved) / wish.client.name
     return agents.setup(wish, chosen, base, folder=folder, key=key)

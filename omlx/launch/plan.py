@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from omlx.errors import OmlxError
+
 PROVIDER = "omlx"
 KEY_VARIABLE = "LOCAL_KEY"
 NO_KEY = "local"
 TIMEOUT_S = 3600  # a long prompt takes minutes on a small machine, and the server shows it lives
 
+_MAX_FILE_CHARS = 10_000_000
 _OUTPUT_PART = 8
 _MAX_OUTPUT = 32_000
 _COMPACT_PART = 0.84
@@ -60,19 +63,32 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirror:
+    """A folder below the client's that stands for `source`, one of the user's, by links.
+
+    `name` is its place; `own` are the names in it that are no links; `folders` are made in `source`
+    before, so that what a client puts there is kept.
+    """
+
+    source: Path
+    name: str
+    own: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How a client is started: `args` follow the executable, the user's own included.
 
-    `files` are written below the setup's folder before it, and go with it. `first` are calls of the
-    same executable that must succeed before. `pid_files` name processes that it leaves behind, by
-    patterns below the user's home or absolute paths.
+    `files` are written below the setup's folder before it, and go with it. `pid_files` name
+    processes that it leaves behind, by patterns below the user's home.
     """
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     unset: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    first: tuple[tuple[str, ...], ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
     pid_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -105,3 +121,16 @@ def compact(value: object) -> str:
 def pretty(value: object) -> str:
     """A value as JSON that people read."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def read_text(path: Path) -> str:
+    """One of the user's files as text, empty where it is missing; OmlxError where it is no text."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read(_MAX_FILE_CHARS)
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise OmlxError(f"{path} is no UTF-8 text") from None
+    except OSError as error:
+        raise OmlxError(f"{path} cannot be read: {error.strerror or error}") from None

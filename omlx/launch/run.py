@@ -20,7 +20,6 @@ from omlx.launch.plan import Plan
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the client gets these itself
-_FIRST_S = 120.0
 _DAEMON_S = 3.0
 _MAX_PID_CHARS = 2000
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -72,30 +71,10 @@ def run(executable: Path, plan: Plan, env: Mapping[str, str], home: Path) -> int
     """Run a client to its end; its exit code, or 128 + the number of the signal that ended it."""
     before = _daemons(plan, home)
     try:
-        for args in plan.first:
-            _first([str(executable), *args], env)
         return _run([str(executable), *plan.args], env)
     finally:
         for pid in _daemons(plan, home) - before:
             end(pid)
-
-
-def _first(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    try:
-        done = subprocess.run(
-            argv,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_FIRST_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise OmlxError(f"{argv[0]} could not be set up: {error}") from None
-    if done.returncode != 0:
-        said = " ".join(done.stdout.decode("utf-8", "replace").split())[-200:]
-        raise OmlxError(f"{argv[0]} could not be set up: exit code {done.returncode}, {said}")
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from omlx.launch.plan import Plan
+from omlx.launch.plan import Mirror, Plan
 
 _END = "OMLX_END"
 
@@ -15,12 +15,13 @@ _END = "OMLX_END"
 def shell_lines(command: str, plan: Plan, folder: Path) -> str:
     """The files, the variables and the command of a plan."""
     lines: list[str] = [f"# {note}" for note in plan.notes]
+    for mirror in plan.mirrors:
+        lines.extend(_links(mirror, folder / mirror.name))
     for name, text in plan.files.items():
         lines.extend(_file(folder / name, text))
     if plan.unset:
         lines.append(f"unset {' '.join(plan.unset)}")
     lines.extend(exports(plan.env))
-    lines.extend(line([command, *args]) for args in plan.first)
     lines.append(line([command, *plan.args]))
     return "\n".join(lines)
 
@@ -40,6 +41,13 @@ def _quote(word: str) -> str:
     if word.startswith("$") and word[1:].isidentifier():
         return f'"{word}"'
     return shlex.quote(word)
+
+
+def _links(mirror: Mirror, folder: Path) -> list[str]:
+    here = shlex.quote(str(folder))
+    own = " ".join(f"{here}/{shlex.quote(name)}" for name in mirror.own)
+    lines = [f"mkdir -p -m 700 {here}", f"ln -sf {shlex.quote(str(mirror.source))}/* {here}/"]
+    return [*lines, f"rm -rf {own}"] if own else lines
 
 
 def _file(path: Path, text: str) -> list[str]:
