@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from omlx import __version__
+from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
@@ -19,6 +20,7 @@ from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
+from omlx.server.ledger import Said
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
@@ -41,6 +43,7 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.address = ""
         self.is_draining = False
+        self._is_closed = False
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
@@ -125,7 +128,7 @@ class Service:
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self.metrics.admitted, self._closed),
+            watchers=Watchers(self._opened, self.metrics.admitted, self._closed, self._answered),
         )
 
     def engines(self) -> list[EngineView]:
@@ -198,16 +201,30 @@ class Service:
 
     def close(self) -> None:
         """End the text thread once it is idle, and write what the journal still lacks."""
+        self._is_closed = True
         self._text_thread.shutdown(wait=False, cancel_futures=True)
         if self.context.tool_sets is not None:
             self.context.tool_sets.close()
         self._recorder.close()
+        if self.context.ledger is not None:
+            self.context.ledger.close()
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
         self.running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
+
+    def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
+        """Have the ledger know an answer before a prompt that holds it can be looked at."""
+        ledger, generation = self.context.ledger, prepared.generation
+        if ledger is None or generation.prompt is not None or self._is_closed:
+            return
+        if prepared.store is StorePolicy.OFF:
+            return
+        is_private = prepared.store is StorePolicy.MEMORY
+        work = partial(ledger.record, prepared.text, said, salt=salt, is_private=is_private)
+        self._text_thread.submit(work).add_done_callback(_log_loss)
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
@@ -226,6 +243,12 @@ def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
 
 def _nothing() -> None:
     """Where nobody asks to be told of a request."""
+
+
+def _log_loss(recording: Future[None]) -> None:
+    error = None if recording.cancelled() else recording.exception()
+    if error is not None:
+        _log.error("the tokens of an answer were not kept", exc_info=error)
 
 
 def _log_failure(model_id: str, loading: Future[ModelText]) -> None:

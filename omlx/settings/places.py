@@ -56,7 +56,7 @@ def journal_path(home: Path) -> Path:
 
 
 def prompts_path(home: Path) -> Path:
-    """The file that keeps what makes prompts stable, such as the first order of tools."""
+    """The file that keeps what makes prompts stable: orders of tools, tokens of answers."""
     return state_dir(home) / "prompts.sqlite3"
 
 
