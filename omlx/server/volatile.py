@@ -5,6 +5,8 @@ element of one known name; a text that only quotes one of them is left alone.
 """
 
 import re
+from collections.abc import Iterator
+from types import MappingProxyType
 
 # Claude Code's line about itself: part of it changes with every conversation.
 _ATTRIBUTION = "x-anthropic-billing-header:"
@@ -19,12 +21,16 @@ _COUNTDOWN = re.compile(
     )[ \t]*\r?""",
     re.VERBOSE,
 )
+_MAX_CHARS = 200
 _COUNTDOWN_TAGS = ("</total_tokens>", "</system_warning>", "</budget:token_budget>")
 # Copilot's folder of one session, in the elements that tell of it.
 _SESSION = re.compile(r"[/\\]session-state[/\\][0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_ELEMENT = re.compile(
-    r"^<(session_context|plan_mode)>[ \t]*\r?\n.*?^</\1>[ \t]*\r?(?:\n|\Z)",
-    re.MULTILINE | re.DOTALL,
+_OPENING = re.compile(r"^<(session_context|plan_mode)>[ \t]*\r?\n", re.MULTILINE)
+_CLOSINGS = MappingProxyType(
+    {
+        name: re.compile(rf"^</{name}>[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
+        for name in ("session_context", "plan_mode")
+    }
 )
 _SESSION_ELEMENT = "<session_context>"
 
@@ -42,7 +48,7 @@ def without_countdown(text: str) -> tuple[str, int]:
     if not any(tag in text for tag in _COUNTDOWN_TAGS):
         return text, 0
     lines = text.split("\n")
-    kept = [line for line in lines if not _COUNTDOWN.fullmatch(line)]
+    kept = [one for one in lines if len(one) > _MAX_CHARS or not _COUNTDOWN.fullmatch(one)]
     num = len(lines) - len(kept)
     if not num:
         return text, 0
@@ -57,13 +63,29 @@ def without_session(text: str) -> tuple[str, str]:
     """
     if _SESSION_ELEMENT not in text or not _SESSION.search(text):
         return text, ""
-    found = [one for one in _ELEMENT.finditer(text) if _SESSION.search(one[0])]
-    if not found:
+    kept: list[str] = []
+    found: list[str] = []
+    at = 0
+    for start, end in _elements(text):
+        if _SESSION.search(text, start, end):
+            kept.append(text[at:start])
+            found.append(text[start:end].strip())
+            at = end
+    left = "".join([*kept, text[at:]])
+    if not found or _SESSION.search(left):
         return text, ""
-    left, at = "", 0
-    for one in found:
-        left, at = left + text[at : one.start()], one.end()
-    left += text[at:]
-    if _SESSION.search(left):
-        return text, ""
-    return left, "\n".join(one[0].strip() for one in found)
+    return left, "\n".join(found)
+
+
+def _elements(text: str) -> Iterator[tuple[int, int]]:
+    """Where the known elements begin and end; each text is looked through once for an end."""
+    at = 0
+    endless: set[str] = set()
+    while opening := _OPENING.search(text, at):
+        name, at = opening[1], opening.end()
+        closing = None if name in endless else _CLOSINGS[name].search(text, at)
+        if closing is None:
+            endless.add(name)
+        else:
+            at = closing.end()
+            yield opening.start(), at
