@@ -22,6 +22,7 @@ COMMANDS = {
     "restart": LazyCommand("omlx.cli.restart:restart", "Restart a server, in the background."),
     "status": LazyCommand("omlx.cli.status:status", "Show the servers that run."),
     "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
+    "launch": LazyCommand("omlx.cli.launch:launch", "Start a coding agent on a local model."),
     "model": LazyCommand(
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."
     ),

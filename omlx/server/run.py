@@ -24,6 +24,7 @@ from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
 from omlx.server.holder import explained
+from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.probe import write_fault
 from omlx.server.service import Service
@@ -33,6 +34,8 @@ from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
 from omlx.storage.journal import Journal
+from omlx.storage.replies import Replies
+from omlx.storage.toolsets import ToolSets
 
 _log = logging.getLogger("omlx.server")
 
@@ -68,10 +71,12 @@ def run_server(
         texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
+        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
         keys_path=resolved.keys_path,
         profiles=names.profiles,
         refused=refused,
         origins=resolved.origins,
+        ledger=_ledger(resolved),
     )
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
@@ -162,6 +167,15 @@ def _check_cache(resolved: Resolved) -> None:
         return
     if reason := write_fault(resolved.cache_dir):
         _log.warning("nothing is stored on disk: %s: %s", resolved.cache_dir, reason)
+
+
+def _ledger(resolved: Resolved) -> Ledger | None:
+    settings = resolved.settings.prompt
+    if not (settings.ledger and resolved.settings.cache.is_on):
+        return None
+    return Ledger(
+        Replies(resolved.prompts_path, max_bytes=settings.ledger_max_size, clock=time.monotonic)
+    )
 
 
 def _fitting(
