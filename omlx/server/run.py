@@ -83,19 +83,7 @@ def run_server(
     certificate = None if cert is None else fingerprint(cert)
 
     def on_bound(service: Service) -> None:
-        try:
-            write_state(
-                state_dir,
-                service.address,
-                cache_dir=resolved.cache_dir,
-                started=datetime.now(UTC),
-                certificate=certificate,
-                drain_s=resolved.settings.server.drain_timeout,
-                log_path=resolved.settings.log.file,
-                launched=launched,
-            )
-        except OSError as error:
-            _log.warning("other commands won't find this server: %s", error)
+        _leave_state(resolved, service.address, certificate, launched)
         if snapshot_sink is not None:
             snapshot_sink(service.status)
         on_ready(service.address)
@@ -105,6 +93,25 @@ def run_server(
             return runner.run(serve(context, on_bound=on_bound, warm=warm))
         except ServerError as error:
             raise explained(error, state_dir, resolved.settings.server.port) from error
+
+
+def _leave_state(
+    resolved: Resolved, address: str, certificate: str | None, launched: Launched | None
+) -> None:
+    """Leave word of this server for other commands; it serves without that as well."""
+    try:
+        write_state(
+            resolved.state_dir,
+            address,
+            cache_dir=resolved.cache_dir,
+            started=datetime.now(UTC),
+            certificate=certificate,
+            drain_s=resolved.settings.server.drain_timeout,
+            log_path=resolved.settings.log.file,
+            launched=launched,
+        )
+    except OSError as error:
+        _log.warning("other commands won't find this server: %s", error)
 
 
 def warm_plan(resolved: Resolved) -> WarmPlan:
