@@ -13,7 +13,7 @@ from pathlib import Path
 from omlx import __version__
 from omlx.client import RunningServer, read_states, state_name
 from omlx.errors import ServerError
-from omlx.launch.endings import died, end_family, last_line, no_answer
+from omlx.launch.endings import died, end_family, last_line, no_answer, warnings
 from omlx.launch.files import is_state_of, locked, open_log, remove_state
 from omlx.launch.system import Child, Machine, Member, System, is_same_time
 from omlx.settings import places
@@ -254,6 +254,8 @@ class _Wait:
                 raise died(code, self.log, self.start_of_log)
             server = self._state()
             if server is not None and _answers(server, self.machine):
+                for line in warnings(self.log, self.start_of_log):
+                    on_progress(line)
                 return server
             now = self.machine.now()
             if now >= deadline:
@@ -308,7 +310,7 @@ def _see_off(
         family = (family[0], *{*family[1:], *machine.family(server.pid)[1:]})
         if machine.now() - said >= _PROGRESS_S:
             said = machine.now()
-            on_progress(f"{said - began:.0f} s: process {server.pid} finishes its requests")
+            on_progress(f"{said - began:.0f} s: process {server.pid} is stopping")
         machine.pause(_POLL_S)
     limit = machine.now() + _ENGINES_S
     while not _lives(family[0], machine) and machine.now() < limit:

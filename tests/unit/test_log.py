@@ -1,5 +1,6 @@
 """A log that several processes write to, and that is rotated."""
 
+import fcntl
 import logging
 import os
 import stat
@@ -61,6 +62,42 @@ def test_another_process_goes_on_in_the_new_file(tmp_path: Path, fd: int, second
     write(other, second, "other\n")
     assert file.old(1).read_text() == "one, long enough\na library of the other\n"
     assert file.path.read_text() == "one again\nother\n"
+    assert not file.old(2).exists()
+
+
+def test_files_are_moved_by_one_process_at_a_time(tmp_path: Path, fd: int) -> None:
+    file = LogFile(tmp_path / "a.log", max_bytes=10, keep=3)
+    output = Output(file, fd)
+    output.take()
+    write(output, fd, "long enough\n")
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    write(output, fd, "goes on\n")
+    assert file.path.read_text() == "long enough\ngoes on\n"
+    os.close(other)
+    write(output, fd, "new\n")
+    assert file.path.read_text() == "new\n"
+
+
+def test_a_file_that_another_process_began_meanwhile_is_not_moved(tmp_path: Path, fd: int) -> None:
+    class Slow(LogFile):
+        """Looks at the path before the other process began the file, and after that."""
+
+        def is_output(self, fd: int) -> bool:
+            if not self.old(1).exists():
+                self.path.rename(self.old(1))
+                self.path.write_text("of the other\n")
+                return True
+            return super().is_output(fd)
+
+    path = tmp_path / "a.log"
+    handle = LogFile(path, 10, 3).open()
+    os.dup2(handle, fd)
+    os.close(handle)
+    os.write(fd, b"long enough\n")
+    file = Slow(path, 10, 3)
+    write(Output(file, fd), fd, "mine\n")
+    assert path.read_text() == "of the other\nmine\n"
     assert not file.old(2).exists()
 
 
@@ -137,6 +174,54 @@ def test_a_crash_and_a_library_write_to_the_log(tmp_path: Path) -> None:
     text = path.read_text()
     assert "INFO omlx.x [m] hello\nfrom a library\n" in text
     assert "Fatal Python error: Segmentation fault" in text
+
+
+def test_stderr_is_a_file_only_for_a_while(tmp_path: Path) -> None:
+    """Errors before and after are for whoever started the process."""
+    path = tmp_path / "a.log"
+    done = run(
+        "import sys, logging, pathlib\n"
+        "from omlx.log import LogFile, into, setup\n"
+        "log = logging.getLogger('omlx.x')\n"
+        "setup('info')\n"
+        "log.info('before')\n"
+        "with into(LogFile(pathlib.Path(sys.argv[1]), 30, 9)):\n"
+        "    [log.info('within %d', n) for n in range(3)]\n"
+        "    print('by hand', file=sys.stderr)\n"
+        "log.info('after')\n",
+        str(path),
+    )
+    assert done.returncode == 0
+    assert [line.split(" x ")[-1].split()[-1] for line in done.stderr.splitlines()] == [
+        "before", "after",
+    ]  # fmt: skip
+    assert path.read_text().splitlines()[-1] == "by hand"
+    assert [old.name for old in sorted(tmp_path.glob("a.log.*"))] == ["a.log.1", "a.log.2"]
+
+
+def test_a_process_whose_stderr_is_the_log_already_stays_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    script = (
+        "import sys, logging, pathlib\n"
+        "from omlx.log import LogFile, into, setup\n"
+        "log = logging.getLogger('omlx.x')\n"
+        "setup('info')\n"
+        "with into(LogFile(pathlib.Path(sys.argv[1]), 30, 9)):\n"
+        "    [log.info('within %d', n) for n in range(2)]\n"
+        "    print('stdout', flush=True)\n"
+        "print('error: at the end', file=sys.stderr)\n"
+    )
+    root = Path(log.__file__).parents[1]
+    with path.open("ab") as file:
+        subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            stdout=file,
+            stderr=file,
+            cwd=root,
+            check=True,
+        )
+    assert path.read_text().splitlines()[1:] == ["stdout", "error: at the end"]
+    assert path.with_name("a.log.1").read_text().endswith("within 0\n")
 
 
 def test_several_processes_that_rotate_lose_nothing(tmp_path: Path) -> None:
