@@ -3,8 +3,10 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import TIMEOUT_S, Plan, Recipe, Setup
+from omlx.launch.jsonc import set_values
+from omlx.launch.plan import TIMEOUT_S, Edit, Plan, Recipe, Setup
 
+_KEY = "ANTHROPIC_AUTH_TOKEN"
 _MODELS = ("OPUS", "SONNET", "HAIKU")
 
 
@@ -18,7 +20,7 @@ def variables(setup: Setup) -> dict[str, str]:
     models = {f"ANTHROPIC_DEFAULT_{name}_MODEL": setup.model for name in _MODELS}
     return {
         "ANTHROPIC_BASE_URL": setup.base,
-        "ANTHROPIC_AUTH_TOKEN": setup.sent_key,
+        _KEY: setup.sent_key,
         "ANTHROPIC_MODEL": setup.model,
         "ANTHROPIC_SMALL_FAST_MODEL": setup.small_model,
         **models,
@@ -35,4 +37,14 @@ def variables(setup: Setup) -> dict[str, str]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """Its settings have variables, too."""
+    kept = variables(setup)
+    if setup.key is not None:
+        del kept[_KEY]  # the user exports it
+    path = setup.place("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
+    values = {("env", name): value for name, value in kept.items()}
+    return (Edit(path, lambda text: set_values(text, values)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=_KEY)

@@ -51,6 +51,15 @@ class Setup:
         """What the client sends as its key; most refuse to send none."""
         return self.key or NO_KEY
 
+    def key_or(self, reference: str) -> str:
+        """What stands for the key in a file that stays: never the key itself."""
+        return NO_KEY if self.key is None else reference
+
+    def place(self, variable: str, *parts: str) -> Path:
+        """A folder below the user's home, or the one that a variable of theirs names."""
+        named = self.env.get(variable)
+        return Path(named).expanduser() if named else self.home.joinpath(*parts)
+
     @property
     def max_output(self) -> int:
         """Tokens of the window that are left for one answer."""
@@ -105,12 +114,14 @@ class Edit:
 class Recipe:
     """What is known of a client: how it is started, and which files a lasting setup changes.
 
-    An editor has no `plan`; it is started by the user. `says` is what a user should know.
+    An editor has no `plan`: the user starts it. `says` is what a user should know, and
+    `key_variable` what has to hold the key for a lasting setup, where the server asks for one.
     """
 
     plan: Callable[[Setup], Plan] | None = None
     edits: Callable[[Setup], tuple[Edit, ...]] | None = None
     says: Callable[[Setup], str] | None = None
+    key_variable: str = ""
 
 
 def compact(value: object) -> str:
