@@ -91,7 +91,7 @@ class Writer:
             old = kept.get(change.target)
             is_ours = old is not None and old.after == _digest(change.before)
             if old is not None and not is_ours and not force:
-                raise _changed_since(change.path, client)
+                raise _changed_since(change.path)
             backup = old.backup if old is not None and is_ours else self._back_up(client, change)
             before = old.before if old is not None and is_ours else _digest(change.before)
             folders = old.folders if old is not None else change.folders
@@ -122,7 +122,7 @@ class Writer:
     def restore(self, client: str, *, force: bool = False) -> list[Path]:
         """Put back every file of a client; the paths. OmlxError, and nothing is changed.
 
-        Files that were changed since are refused, unless forced: those changes are lost then.
+        Files that were changed since are refused, unless forced: they are kept below "replaced".
         """
         kept = self._read(client)
         if not kept:
@@ -132,9 +132,12 @@ class Writer:
             )
         texts = [self._backed_up(client, one) for one in kept]
         for one in kept:
-            now = _digest(_read_file(one.target))
-            if now not in (one.after, one.before) and not force:
-                raise _changed_since(one.path, client)
+            now = _read_file(one.target)
+            if _digest(now) in (one.after, one.before):
+                continue
+            if not force:
+                raise _changed_since(one.path)
+            self._set_aside(client, one, now)
         for one, text in zip(kept, texts, strict=True):
             try:
                 _put_back(one, text)
@@ -185,6 +188,18 @@ class Writer:
         if _digest(text) != kept.before:
             raise OmlxError(f"the backup {path} of {kept.path} is damaged; nothing was changed")
         return text or b""
+
+    def _set_aside(self, client: str, kept: _Kept, text: bytes | None) -> None:
+        """Keep what a file that was changed since holds, though nobody asks for it any more."""
+        if text is None:
+            return
+        folder = self._folder / "replaced" / client
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _replace(folder / kept.target.name, text, 0o600)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OmlxError(f"{kept.path} cannot be kept in {folder}: {reason}") from None
 
     def _record(self, client: str, kept: Sequence[_Kept]) -> None:
         files = [
@@ -357,11 +372,11 @@ def _digest(data: bytes | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _changed_since(path: Path, client: str) -> OmlxError:
+def _changed_since(path: Path) -> OmlxError:
     return OmlxError(
-        f"{path} was changed since it was written",
-        hint=f"undo that change, or use --force; what omlx launch {client} --write had found is "
-        "kept until it is restored",
+        f"{path} was changed since it was written, perhaps by the client itself",
+        hint="--force goes on; with --restore, what it holds now is then kept in OMLX_HOME in "
+        "state/launch/replaced",
     )
 
 
