@@ -11,9 +11,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 LEVELS = {
     "error": logging.ERROR,
@@ -36,6 +37,19 @@ class LogFile:
         """The name of an old file; 1 is the newest."""
         return self.path.with_name(f"{self.path.name}.{number}")
 
+    def open(self) -> int:
+        """A descriptor to append with; makes what is missing. OSError."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self.path, flags, 0o600)
+
+    def is_output(self, fd: int) -> bool:
+        """Whether a descriptor of this process goes there; OSError."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(fd))
+        except FileNotFoundError:
+            return False
+
 
 class Output:
     """An output of this process in a log that other processes write to as well.
@@ -53,22 +67,16 @@ class Output:
 
     def take(self) -> None:
         """Let the output go to the file from now on (mutates the process); OSError."""
-        if not self._is_current():
+        if not self._file.is_output(self._fd):
             self._reopen(())
 
     def settle(self) -> None:
         """Begin a new file if it is time, or go on in the one that another process began."""
         with contextlib.suppress(OSError):  # go on where it goes now
-            if not self._is_current():
+            if not self._file.is_output(self._fd):
                 self._reopen(self._same())
             elif self._is_full():
                 self._rotate()
-
-    def _is_current(self) -> bool:
-        try:
-            return os.path.samestat(self._file.path.stat(), os.fstat(self._fd))
-        except FileNotFoundError:
-            return False
 
     def _is_full(self) -> bool:
         status = os.fstat(self._fd)
@@ -80,17 +88,14 @@ class Output:
         return tuple(fd for fd in self._followers if os.path.samestat(os.fstat(fd), own))
 
     def _reopen(self, others: tuple[int, ...]) -> None:
-        path = self._file.path
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        handle = os.open(path, flags, 0o600)
+        handle = self._file.open()
         for fd in (self._fd, *others):
             os.dup2(handle, fd)
         os.close(handle)
 
     def _rotate(self) -> None:
         with _alone(self._file.path.parent):
-            if self._is_current():  # else another process was quicker
+            if self._file.is_output(self._fd):  # else another process was quicker
                 for number in range(self._file.keep - 1, 0, -1):
                     with contextlib.suppress(FileNotFoundError):
                         self._file.old(number).rename(self._file.old(number + 1))
@@ -115,15 +120,15 @@ class _Formatter(logging.Formatter):
         return f"{stamp}.{int(record.msecs):03d}"
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+class _Handler(logging.StreamHandler[TextIO]):
     """Writes to stderr; `before` is called before each record."""
 
-    def __init__(self, before: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self._before = before
+        self.before: Callable[[], None] = _nothing
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._before()
+        self.before()
         super().emit(record)
 
 
@@ -133,19 +138,41 @@ def setup(level: str, *, tag: str = "", file: LogFile | None = None) -> None:
     With `file` all of stderr goes there from now on, crashes as well; OSError if it can't be
     written. Mutates the logging configuration of the process; call once, from an entry point.
     """
-    before: Callable[[], None] = _nothing
+    handler = _Handler()
     if file is not None:
-        output = Output(file, followers=(_STDOUT,))
-        output.take()
-        before = output.settle
-        faulthandler.enable(_STDERR)
-    handler = _Handler(before)
+        _take(file, [handler])
     mark = f" [{tag}]" if tag else ""
     handler.setFormatter(_Formatter(f"%(asctime)s %(levelname)s %(name)s{mark} %(message)s"))
     logger = logging.getLogger("omlx")
     logger.handlers[:] = [handler]
     logger.setLevel(LEVELS[level])
     logger.propagate = False
+
+
+@contextlib.contextmanager
+def into(file: LogFile) -> Generator[None]:
+    """Send all of stderr to a file while this is entered, crashes as well; OSError.
+
+    Mutates the process; afterwards stderr is what it was, unless that was the file already.
+    """
+    handlers = [h for h in logging.getLogger("omlx").handlers if isinstance(h, _Handler)]
+    with contextlib.ExitStack() as stack:
+        if not file.is_output(_STDERR):
+            kept = os.dup(_STDERR)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, _STDERR)
+        _take(file, handlers)
+        for handler in handlers:
+            stack.callback(setattr, handler, "before", _nothing)
+        yield
+
+
+def _take(file: LogFile, handlers: Iterable[_Handler]) -> None:
+    output = Output(file, followers=(_STDOUT,))
+    output.take()
+    faulthandler.enable(_STDERR)
+    for handler in handlers:
+        handler.before = output.settle
 
 
 def _nothing() -> None:

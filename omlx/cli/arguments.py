@@ -6,7 +6,7 @@ Knows nothing about processes; secrets are kept out of command lines, which othe
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -29,8 +29,7 @@ def arguments_of(given: Given) -> tuple[str, ...]:
         if isinstance(value, bool):
             found.append(leaf.flag if value else "--no-" + leaf.flag.removeprefix("--"))
         else:
-            values = value if isinstance(value, tuple) else (value,)
-            found += [f"{leaf.flag}={one}" for one in values]
+            found += [f"{leaf.flag}={one}" for one in _each(value)]
     if given.get("demo"):
         found.append("--demo")
     if given.get("profile") is not None:
@@ -49,6 +48,11 @@ def _settings(given: Given) -> list[tuple["Leaf", object]]:
 
     named = ((leaf, given.get(path.replace(".", "__"))) for path, leaf in leaves().items())
     return [(leaf, value) for leaf, value in named if value is not None and value != ()]
+
+
+def _each(value: object) -> tuple[object, ...]:
+    """The values of an option that may be given several times, or the only one."""
+    return cast(tuple[object, ...], value) if isinstance(value, tuple) else (value,)
 
 
 def with_profile(ctx: click.Context, given: Given) -> Given:
@@ -76,8 +80,7 @@ def anchored(given: Given, cwd: Path) -> Given:
     found = dict(given)
     for leaf, value in _settings(given):
         if leaf.kind in (Kind.PATH, Kind.PATHS):
-            values = value if isinstance(value, tuple) else (value,)
-            paths = tuple(_anchored(str(one), leaf, cwd) for one in values)
+            paths = tuple(_anchored(str(one), leaf, cwd) for one in _each(value))
             found[leaf.path.replace(".", "__")] = paths if isinstance(value, tuple) else paths[0]
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from omlx import __version__
 from omlx.client import RunningServer, read_states, state_name
 from omlx.errors import ServerError
-from omlx.launch.endings import died, end_family, last_line, no_answer
+from omlx.launch.endings import died, end_family, last_line, no_answer, warnings
 from omlx.launch.files import is_state_of, locked, open_log, remove_state
 from omlx.launch.system import Child, Machine, Member, System, is_same_time
 from omlx.settings import places
@@ -26,6 +26,7 @@ _KILL_S = 5.0
 _ENGINES_S = 4.0  # engines that lost their server write for two seconds and end
 _POLL_S = 0.1
 _PROGRESS_S = 5.0
+_INSTALLED = ("site-packages", "dist-packages")
 
 Progress = Callable[[str], None]
 
@@ -176,12 +177,16 @@ def start(
 
 
 def _environment(env: Mapping[str, str], resolved: Resolved, log: Path) -> Mapping[str, str]:
-    return {
+    found = {
         **env,
         "OMLX_HOME": str(resolved.home),
         "OMLX_LOG_FILE": str(log),
         "PYTHONSAFEPATH": "1",  # the folder it runs in is somebody's project: never import from it
     }
+    root = Path(__file__).resolve().parents[2]
+    if root.name not in _INSTALLED:  # a checkout that this process may have found by its folder
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
+    return found
 
 
 def _running(
@@ -249,6 +254,8 @@ class _Wait:
                 raise died(code, self.log, self.start_of_log)
             server = self._state()
             if server is not None and _answers(server, self.machine):
+                for line in warnings(self.log, self.start_of_log):
+                    on_progress(line)
                 return server
             now = self.machine.now()
             if now >= deadline:
@@ -303,7 +310,7 @@ def _see_off(
         family = (family[0], *{*family[1:], *machine.family(server.pid)[1:]})
         if machine.now() - said >= _PROGRESS_S:
             said = machine.now()
-            on_progress(f"{said - began:.0f} s: process {server.pid} finishes its requests")
+            on_progress(f"{said - began:.0f} s: process {server.pid} is stopping")
         machine.pause(_POLL_S)
     limit = machine.now() + _ENGINES_S
     while not _lives(family[0], machine) and machine.now() < limit:

@@ -3,6 +3,7 @@
 Knows nothing about state files.
 """
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ _MAX_READ = 64_000
 _NUM_LINES = 12
 _TERM_S = 5.0
 _POLL_S = 0.1
+_CAUSES = ("Fatal Python error", "Traceback ", "terminate called")  # what stands above many lines
+_WARNING = re.compile(r"\S+ (?:WARNING|ERROR) \S+ (.*)")
 
 
 def died(code: int, log: Path, start_of_log: int) -> ServerError:
@@ -44,6 +47,12 @@ def last_line(log: Path, start_of_log: int) -> str:
     return lines[-1] if lines else ""
 
 
+def warnings(log: Path, start_of_log: int) -> list[str]:
+    """What a log warns of, from an offset on."""
+    found = (_WARNING.match(line) for line in _lines(log, start_of_log))
+    return [f"warning: {match[1]}" for match in found if match]
+
+
 def end_family(machine: Machine, family: Sequence[Member], number: int = signal.SIGTERM) -> int:
     """End processes; how many were still there. After SIGTERM, what stays is killed."""
     num_hit = sum([machine.signal(one, number) for one in family])
@@ -58,7 +67,9 @@ def end_family(machine: Machine, family: Sequence[Member], number: int = signal.
 
 
 def _quoted(lines: Sequence[str]) -> str:
-    shown = lines[-_NUM_LINES:]
+    shown = list(lines[-_NUM_LINES:])
+    if causes := [line for line in lines[:-_NUM_LINES] if line.startswith(_CAUSES)]:
+        shown = [causes[-1], "...", *shown]
     return "; its last words:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
 
 

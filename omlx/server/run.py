@@ -25,6 +25,7 @@ from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
 from omlx.server.holder import explained
 from omlx.server.loop import serve
+from omlx.server.probe import write_fault
 from omlx.server.service import Service
 from omlx.server.statefile import removing_state, write_state
 from omlx.server.tls import fingerprint
@@ -55,6 +56,7 @@ def run_server(
     """
     warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
+    _check_cache(resolved)
     share_one_heap()
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
@@ -151,6 +153,15 @@ def _journal(resolved: Resolved) -> Journal | None:
         max_age_s=settings.max_age,
         clock=time.time,
     )
+
+
+def _check_cache(resolved: Resolved) -> None:
+    """Say now, and not at the first model, that nothing can be stored on disk."""
+    cache = resolved.settings.cache
+    if not cache.enabled or cache.max_size == 0:
+        return
+    if reason := write_fault(resolved.cache_dir):
+        _log.warning("nothing is stored on disk: %s: %s", resolved.cache_dir, reason)
 
 
 def _fitting(

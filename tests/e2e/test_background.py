@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -177,6 +176,7 @@ def test_a_server_in_the_foreground_is_seen_and_stopped(
     thread.start()
     assert live.process.wait(30) == 0
     thread.join()
+    live.kill()  # it has ended: closes what it wrote to
     assert stopped[0].returncode == 0
 
 
@@ -279,11 +279,3 @@ def test_a_folder_of_python_files_does_not_disturb_a_start(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     wait_until(lambda: "warmed up" in background.log(), timeout_s=60)  # its engine as well
-
-
-def test_the_time_that_a_stop_takes_is_that_of_the_server(background: Background) -> None:
-    background.start()
-    wait_until(lambda: "warmed up" in background.log())
-    began = time.monotonic()
-    assert background.run("stop").returncode == 0
-    assert time.monotonic() - began < 15

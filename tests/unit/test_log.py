@@ -139,6 +139,54 @@ def test_a_crash_and_a_library_write_to_the_log(tmp_path: Path) -> None:
     assert "Fatal Python error: Segmentation fault" in text
 
 
+def test_stderr_is_a_file_only_for_a_while(tmp_path: Path) -> None:
+    """Errors before and after are for whoever started the process."""
+    path = tmp_path / "a.log"
+    done = run(
+        "import sys, logging, pathlib\n"
+        "from omlx.log import LogFile, into, setup\n"
+        "log = logging.getLogger('omlx.x')\n"
+        "setup('info')\n"
+        "log.info('before')\n"
+        "with into(LogFile(pathlib.Path(sys.argv[1]), 30, 9)):\n"
+        "    [log.info('within %d', n) for n in range(3)]\n"
+        "    print('by hand', file=sys.stderr)\n"
+        "log.info('after')\n",
+        str(path),
+    )
+    assert done.returncode == 0
+    assert [line.split(" x ")[-1].split()[-1] for line in done.stderr.splitlines()] == [
+        "before", "after",
+    ]  # fmt: skip
+    assert path.read_text().splitlines()[-1] == "by hand"
+    assert [old.name for old in sorted(tmp_path.glob("a.log.*"))] == ["a.log.1", "a.log.2"]
+
+
+def test_a_process_whose_stderr_is_the_log_already_stays_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    script = (
+        "import sys, logging, pathlib\n"
+        "from omlx.log import LogFile, into, setup\n"
+        "log = logging.getLogger('omlx.x')\n"
+        "setup('info')\n"
+        "with into(LogFile(pathlib.Path(sys.argv[1]), 30, 9)):\n"
+        "    [log.info('within %d', n) for n in range(2)]\n"
+        "    print('stdout', flush=True)\n"
+        "print('error: at the end', file=sys.stderr)\n"
+    )
+    root = Path(log.__file__).parents[1]
+    with path.open("ab") as file:
+        subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            stdout=file,
+            stderr=file,
+            cwd=root,
+            check=True,
+        )
+    assert path.read_text().splitlines()[1:] == ["stdout", "error: at the end"]
+    assert path.with_name("a.log.1").read_text().endswith("within 0\n")
+
+
 def test_several_processes_that_rotate_lose_nothing(tmp_path: Path) -> None:
     """Four processes write at the same time; every line is in one of the files."""
     script = (

@@ -16,6 +16,7 @@ from omlx.errors import ServerError
 from omlx.launch.background import Found, clean, find, log_path, start, stop
 from omlx.settings.build import Resolved, load
 from tests.fakes.machine import BEGAN, FakeChild, FakeMachine, Spawn
+from tests.live import REPOSITORY
 
 ADDRESS = "http://127.0.0.1:8123"
 PID = 500
@@ -180,6 +181,7 @@ def test_a_start_waits_until_the_server_answers(home: Path, machine: FakeMachine
         "A": "b",
         "OMLX_HOME": str(home),
         "OMLX_LOG_FILE": str(log),
+        "PYTHONPATH": str(REPOSITORY),
         "PYTHONSAFEPATH": "1",
     }
     assert f"{PID}" in said[0] and str(log) in said[0]
@@ -197,6 +199,20 @@ def test_a_log_that_is_named_is_taken(home: Path, machine: FakeMachine, tmp_path
     start([], resolved=resolved, machine=machine)
     assert machine.spawned[0].env["OMLX_LOG_FILE"] == str(mine)
     assert mine.exists()
+
+
+def test_what_the_log_warns_of_is_told(home: Path, machine: FakeMachine) -> None:
+    Serving(machine, home)
+    first = machine.on_spawn
+
+    def warn(child: FakeChild, how: Spawn) -> None:
+        first(child, how)
+        os.write(how.output, b"2026-01-01T00:00:00.000 WARNING omlx.server no disk\nmore\n")
+
+    machine.on_spawn = warn
+    said: list[str] = []
+    start([], resolved=settings(home), machine=machine, on_progress=said.append)
+    assert said[1:] == ["warning: no disk"]
 
 
 def test_the_words_of_a_server_that_ends_are_the_error(home: Path, machine: FakeMachine) -> None:
@@ -218,6 +234,7 @@ def test_the_words_of_a_server_that_ends_are_the_error(home: Path, machine: Fake
 
 def test_a_crash_is_told_with_its_last_lines(home: Path, machine: FakeMachine) -> None:
     def crash(child: FakeChild, how: Spawn) -> None:
+        os.write(how.output, b"Fatal Python error: it broke\n")
         os.write(how.output, "".join(f"line {n}\n" for n in range(50)).encode())
         os.write(how.output, b"terminate called")
         machine.plan(1, lambda: machine.end(child.pid, -signal.SIGABRT))
@@ -226,7 +243,7 @@ def test_a_crash_is_told_with_its_last_lines(home: Path, machine: FakeMachine) -
     with pytest.raises(ServerError, match="ended by SIGABRT before it answered") as caught:
         start([], resolved=settings(home), machine=machine)
     assert caught.value.message.endswith("  line 49\n  terminate called")
-    assert "line 30\n" not in caught.value.message
+    assert "  Fatal Python error: it broke\n  ...\n  line 39\n" in caught.value.message
     assert str(log_path(settings(home))) in caught.value.hint
 
 
@@ -387,7 +404,7 @@ def test_what_does_not_end_is_killed_with_its_engines(home: Path, machine: FakeM
     assert set(machine.signals[1:]) == {(pid, signal.SIGKILL) for pid in (PID, 501, 502)}
     assert ended.num_killed == 3 and 15 <= ended.seconds < 16
     assert machine.alive == {} and not path.exists()
-    assert "finishes its requests" in said[0]
+    assert said[0].endswith(f"process {PID} is stopping")
 
 
 def test_the_drain_limit_of_the_server_is_waited_for(home: Path, machine: FakeMachine) -> None:

@@ -435,6 +435,37 @@ def test_state_files_of_others_stay(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["server-1.json", "server-2.json"]
 
 
+@pytest.mark.parametrize("kind", ["file", "missing", "below a file"])
+def test_l5_a_cache_folder_that_can_not_be_written_is_said(home, models, caplog, kind):
+    (home / "file").write_text("")
+    folder = home / {"file": "file", "missing": "new/folder", "below a file": "file/x"}[kind]
+    code = run_server(
+        resolved(home, **{"cache.dir": str(folder)}),
+        discover([models]),
+        on_ready=lambda _: os.kill(os.getpid(), signal.SIGTERM),
+        make_pool=lambda entries, _: FakePool(entries, [ScriptedEngine()]),
+    )
+    assert code == 0
+    said = f"nothing is stored on disk: {folder}: "
+    assert (said in caplog.text) == (kind != "missing")
+    assert (kind != "missing") or list(folder.iterdir()) == []
+
+
+def test_l5_a_disk_that_takes_no_more_has_a_reason(home):
+    """In a process that may write no more bytes to any file, as on a disk that is full."""
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from omlx.server.probe import write_fault\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "print(write_fault(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", script, str(home / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == os.strerror(errno.EFBIG)
+    assert list((home / "cache").iterdir()) == []
+
+
 def test_a_text_side_is_loaded_once_and_a_failure_is_tried_again():
     loads = []
 
