@@ -94,11 +94,20 @@ def configured_address(resolved: "Resolved") -> str:
     return base_url(f"{scheme}://{host}:{settings.port}")
 
 
-def setup(wish: Wish, chosen: Chosen, base: str, *, folder: Path, key: str | None) -> "Setup":
+def setup(
+    wish: Wish,
+    chosen: Chosen,
+    base: str,
+    *,
+    folder: Path,
+    key: str | None,
+    resolved: "Resolved",
+) -> "Setup":
     """What the client is told."""
     from omlx.launch.plan import Setup
 
     env = variables()
+    is_https = base.startswith("https:")
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     return Setup(
         base,
@@ -110,6 +119,7 @@ def setup(wish: Wish, chosen: Chosen, base: str, *, folder: Path, key: str | Non
         key=key,
         args=wish.args,
         env=env,
+        certificate=resolved.settings.server.tls_cert if is_https else None,
     )
 
 

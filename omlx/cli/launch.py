@@ -136,6 +136,7 @@ def _list(clients: "dict[str, Client]", *, as_json: bool) -> int:
 def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -> int:
     from omlx.cli import agents
     from omlx.launch.mirror import adopt, link
+    from omlx.launch.plan import with_certificate
     from omlx.launch.recipes import RECIPES
     from omlx.launch.run import environment, folder_of, run, write_files
     from omlx.launch.served import base_url, load, offers
@@ -154,10 +155,10 @@ def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -
         with agents.waiting(f"loading {model}"):
             load(server, model, key)
     with folder_of(runs_dir(resolved), wish.client.name) as folder:
-        setup = agents.setup(wish, chosen, base, folder=folder, key=key)
+        setup = agents.setup(wish, chosen, base, folder=folder, key=key, resolved=resolved)
         recipe = RECIPES[wish.client.name]
         assert recipe.plan is not None, wish.client.name
-        plan = recipe.plan(setup)
+        plan = with_certificate(recipe.plan(setup), setup)
         link(folder, plan.mirrors)
         write_files(folder, plan.files)
         agents.say_notes(plan.notes)
@@ -168,6 +169,7 @@ def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -
 
 
 def _show(wish: "Wish", resolved: "Resolved") -> int:
+    from omlx.launch.plan import with_certificate
     from omlx.launch.recipes import RECIPES
     from omlx.launch.shell import shell_lines
 
@@ -176,7 +178,8 @@ def _show(wish: "Wish", resolved: "Resolved") -> int:
     if recipe.says is not None:
         say(recipe.says(setup))
     if recipe.plan is not None:
-        say(shell_lines(wish.client.executables[0], recipe.plan(setup), setup.folder))
+        plan = with_certificate(recipe.plan(setup), setup)
+        say(shell_lines(wish.client.executables[0], plan, setup.folder))
     return 0
 
 
@@ -195,7 +198,7 @@ def _setup_without_start(wish: "Wish", resolved: "Resolved") -> "Setup":
     agents.warn_if_tight(wish.client, chosen)
     key = _PLACEHOLDER if resolved.settings.server.api_key else None
     folder = runs_dir(resolved) / wish.client.name
-    return agents.setup(wish, chosen, base, folder=folder, key=key)
+    return agents.setup(wish, chosen, base, folder=folder, key=key, resolved=resolved)
 
 
 def runs_dir(resolved: "Resolved") -> Path:

@@ -3,16 +3,47 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.jsonc import set_values
-from omlx.launch.plan import TIMEOUT_S, Edit, Plan, Recipe, Setup
+from pathlib import Path
+from typing import cast
+
+from omlx.errors import OmlxError
+from omlx.launch.jsonc import read, set_values
+from omlx.launch.plan import TIMEOUT_S, Edit, Plan, Recipe, Setup, read_text
 
 _KEY = "ANTHROPIC_AUTH_TOKEN"
+_OTHERS = (
+    "ANTHROPIC_API_KEY",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+)
 _MODELS = ("OPUS", "SONNET", "HAIKU")
 
 
 def plan(setup: Setup) -> Plan:
     """How it is started; without the window it would assume a million tokens."""
-    return Plan(setup.args, variables(setup), unset=("ANTHROPIC_API_KEY",))
+    return Plan(setup.args, variables(setup), unset=_OTHERS, notes=_notes(setup))
+
+
+def _notes(setup: Setup) -> tuple[str, ...]:
+    """Which of the variables its own settings have as well: those come first."""
+    path = _settings(setup)
+    try:
+        known = read(read_text(path) or "{}")
+    except (ValueError, OmlxError):
+        return ()
+    match known:
+        case {"env": dict()}:
+            own = cast(dict[str, dict[str, object]], known)["env"]
+        case _:
+            return ()
+    wanted = variables(setup)
+    both = sorted(name for name in own if name in wanted and own[name] != wanted[name])
+    return (f"{path} sets {', '.join(both)}, which comes before what is set here",) if both else ()
+
+
+def _settings(setup: Setup) -> Path:
+    return setup.place("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
 
 
 def variables(setup: Setup) -> dict[str, str]:
@@ -42,9 +73,8 @@ def edits(setup: Setup) -> tuple[Edit, ...]:
     kept = variables(setup)
     if setup.key is not None:
         del kept[_KEY]  # the user exports it
-    path = setup.place("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
     values = {("env", name): value for name, value in kept.items()}
-    return (Edit(path, lambda text: set_values(text, values)),)
+    return (Edit(_settings(setup), lambda text: set_values(text, values)),)
 
 
 RECIPE = Recipe(plan, edits, key_variable=_KEY)
