@@ -13,12 +13,14 @@ from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.names import Named
+from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
+from omlx.server.ledger import Ledger, Rendered
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.variables import with_variables
 from omlx.settings.build import ModelSettings
@@ -39,6 +41,7 @@ class Encoded:
     tokens: tuple[int, ...]
     spans: tuple[Span, ...]
     max_tokens: int = 0
+    num_spliced: int = 0  # replies of which the tokens are those of earlier answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
+    num_spliced: int = 0  # as in Encoded
     fingerprint: str | None = None
 
     @property
@@ -118,6 +122,8 @@ def prepare(
     body: bytes,
     wanted: Handling | None = None,
     tenant: str = "",
+    *,
+    salt: str = "",
 ) -> Prepared:
     """A body as a request to an engine; ApiError says what is wrong with it."""
     wanted = wanted or Handling()
@@ -132,7 +138,7 @@ def prepare(
     window = min((limit for limit in limits if limit is not None), default=None)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
-    all_encoded = [encode(text, generation)]
+    all_encoded = [encode(text, generation, context.ledger, salt=salt)]
     all_encoded += [_plain(text, prompt) for prompt in generation.more_prompts]
     prompts = tuple(
         replace(one, max_tokens=_budget(len(one.tokens), window, asked)) for one in all_encoded
@@ -162,6 +168,7 @@ def prepare(
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
+        num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
     )
 
@@ -199,19 +206,29 @@ def head_of(spans: Sequence[Span]) -> int:
     return head
 
 
-def encode(text: ModelText, generation: Generation) -> Encoded:
-    """The prompt of a request, and which of its tokens come from which part of the body."""
+def encode(
+    text: ModelText, generation: Generation, ledger: Ledger | None = None, *, salt: str = ""
+) -> Encoded:
+    """The prompt of a request, and which of its tokens come from which part of the body.
+
+    Of earlier replies that the ledger knows the tokens are taken from there.
+    """
     if generation.prompt is not None:
         return _plain(text, generation.prompt)
     prompt = render(text, generation.messages, generation.tools)
     found = _parts(text, generation, prompt)
-    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found])
+    splices: Sequence[Splice] = ()
+    if ledger is not None and found:
+        places = generation.places or range(len(generation.messages))
+        rendered = Rendered(prompt, generation.messages, places, found)
+        splices = ledger.splices(text, rendered, salt=salt)
+    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found], splices)
     spans: list[Span] = []
     for part, (start, end) in zip(found, ranges or (), strict=False):
         start = max(start, spans[-1].end if spans else 0)  # one token may hold the edge of two
         if start < end:
             spans.append(Span(part.part, start, end))
-    return Encoded(prompt, tuple(tokens), tuple(spans))
+    return Encoded(prompt, tuple(tokens), tuple(spans), num_spliced=len(splices))
 
 
 def _form(form: SpeechForm, generation: Generation) -> SpeechForm:

@@ -73,7 +73,7 @@ class Responder:
         headers = headers_of(request)
         salt = cache_salt(headers, grant_of(request), isolate=context.settings.cache.isolate)
         who = replace(caller_of(request, dialect.flavor), salt=salt)
-        prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
+        prepared = await service.prepare(dialect, body, handling(headers), who.tenant, salt=salt)
         generation = prepared.generation
         about = About(
             identity,

@@ -29,6 +29,7 @@ from omlx.models.names import Named, Names, names_of
 from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
+from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.server.tls import fingerprint
@@ -36,6 +37,7 @@ from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
 from omlx.storage.journal import Journal
+from omlx.storage.replies import Replies
 
 _log = logging.getLogger("omlx.server")
 
@@ -73,6 +75,7 @@ def run_server(
         profiles=names.profiles,
         refused=refused,
         origins=resolved.origins,
+        ledger=_ledger(resolved),
     )
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
@@ -150,6 +153,15 @@ def _journal(resolved: Resolved) -> Journal | None:
         max_bytes=settings.max_size,
         max_age_s=settings.max_age,
         clock=time.time,
+    )
+
+
+def _ledger(resolved: Resolved) -> Ledger | None:
+    settings = resolved.settings.prompt
+    if not (settings.ledger and resolved.settings.cache.is_on):
+        return None
+    return Ledger(
+        Replies(resolved.prompts_path, max_bytes=settings.ledger_max_size, clock=time.monotonic)
     )
 
 

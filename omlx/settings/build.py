@@ -118,6 +118,11 @@ class Resolved:
         """The file that keeps a row of figures of each request."""
         return places.journal_path(self.home)
 
+    @property
+    def prompts_path(self) -> Path:
+        """The file that keeps what makes prompts stable."""
+        return places.prompts_path(self.home)
+
     def profiles_of(self, model_id: str, model_dir: Path | None) -> Mapping[str, Origin]:
         """The names of a model's profiles, and where each is written; SettingsError."""
         shipped = self._own(model_dir)
