@@ -64,6 +64,8 @@ class Ledger:
         self._known: OrderedDict[bytes, list[Known]] = OrderedDict()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="omlx-ledger")
         self._room = threading.Semaphore(_MAX_WAITING)
+        self._closing = threading.Lock()
+        self._is_closed = False
 
     def splices(self, text: Tokenizer, rendered: Rendered, *, salt: str = "") -> list[Splice]:
         """The stretches of a prompt that are replies whose tokens are known, in order (mutates)."""
@@ -101,11 +103,15 @@ class Ledger:
         reply = Reply(place, array("I", said.tokens))
         self._load(text, [key])
         self._remember(text, key, [reply], is_newest=True)
-        if self._replies is not None and not is_private and self._room.acquire(blocking=False):
-            self._writer.submit(self._write, self._replies, key, reply)
+        if self._replies is not None and not is_private:
+            with self._closing:
+                if not self._is_closed and self._room.acquire(blocking=False):
+                    self._writer.submit(self._write, self._replies, key, reply)
 
     def close(self) -> None:
         """Let the replies that wait be written, at most for a second, and end the thread."""
+        with self._closing:
+            self._is_closed = True
         if self._replies is not None:
             with suppress(TimeoutError):
                 self._writer.submit(self._replies.close).result(_CLOSE_S)
