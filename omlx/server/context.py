@@ -21,6 +21,7 @@ from omlx.settings.build import ModelSettings
 from omlx.settings.layers import Origin
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
+from omlx.storage.toolsets import ToolSets
 
 Message = Mapping[str, object]
 Range = tuple[int, int]
@@ -195,6 +196,8 @@ class ServerContext:
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
     ledger: Ledger | None = None
+    # Orders in which sets of tools first came; for the text thread.
+    tool_sets: ToolSets | None = None
 
     def names(self) -> Names:
         """The names of all models that are served now."""

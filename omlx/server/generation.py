@@ -125,6 +125,8 @@ class Generation:
     places: Sequence[int] = ()
     # Where the body's system has each text of it that is used; the same.
     system_places: Sequence[int] = ()
+    # Where the body has each tool, where that is not simply its own list.
+    tool_places: Sequence[int] = ()
     # What the dialect that made this needs for the reply; nobody else looks at it.
     own: object = None
 

@@ -38,6 +38,7 @@ from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
 from omlx.storage.journal import Journal
 from omlx.storage.replies import Replies
+from omlx.storage.toolsets import ToolSets
 
 _log = logging.getLogger("omlx.server")
 
@@ -71,6 +72,7 @@ def run_server(
         texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
+        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
         keys_path=resolved.keys_path,
         profiles=names.profiles,
         refused=refused,

@@ -72,11 +72,11 @@ class Service:
         work = partial(prepare, self.context, dialect, body, wanted, tenant, salt=salt)
         return await loop.run_in_executor(self._text_thread, work)
 
-    async def count(self, dialect: Dialect, body: bytes) -> int:
+    async def count(self, dialect: Dialect, body: bytes, salt: str = "") -> int:
         """How many tokens a prompt has; ApiError says what is wrong with it."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._text_thread, count_tokens, self.context, dialect, body
+            self._text_thread, count_tokens, self.context, dialect, body, salt
         )
 
     @property
@@ -95,6 +95,7 @@ class Service:
     ) -> list[Session]:
         """A session for each answer that a request wants; ApiError as `open`."""
         found = [self.open(prepared, request_id, arrived, caller)]
+        self.metrics.changed(prepared.model_id, prepared.changes)
         for number in range(1, prepared.generation.num_choices):
             another = self.open(prepared.another(number), f"{request_id}.{number}", arrived, caller)
             found.append(another)
@@ -122,6 +123,7 @@ class Service:
                 caller,
                 spans=prepared.spans,
                 prompt=prepared.prompt,
+                changes=prepared.changes,
             ),
             engine=engine,
             hub=self.hub,
@@ -201,6 +203,8 @@ class Service:
         """End the text thread once it is idle, and write what the journal still lacks."""
         self._is_closed = True
         self._text_thread.shutdown(wait=False, cancel_futures=True)
+        if self.context.tool_sets is not None:
+            self.context.tool_sets.close()
         self._recorder.close()
         if self.context.ledger is not None:
             self.context.ledger.close()

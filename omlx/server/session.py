@@ -25,6 +25,7 @@ from omlx.engine.request import (
     Token,
     Trail,
 )
+from omlx.server.canonical import Changes
 from omlx.server.errors import ApiError, busy, unavailable
 from omlx.server.generation import Began, Ended, Piece, Progress, Usage
 from omlx.server.hub import Hub, Stopping
@@ -70,6 +71,8 @@ class Course:
     caller: Caller = field(default_factory=Caller)
     spans: tuple[Span, ...] = ()
     prompt: str | None = None
+    # What was done to the prompt, by the value of a rule.
+    changes: Changes = field(default_factory=dict[str, int])
     cached_memory: int = 0
     cached_disk: int = 0
     generated: int = 0

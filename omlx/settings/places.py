@@ -51,7 +51,7 @@ def journal_path(home: Path) -> Path:
 
 
 def prompts_path(home: Path) -> Path:
-    """The file that keeps what makes prompts stable, such as the tokens of earlier answers."""
+    """The file that keeps what makes prompts stable, such as the first order of tools."""
     return state_dir(home) / "prompts.sqlite3"
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from omlx.settings.engines import Auto, Engine, Scheduler
 from omlx.settings.option import Option, Unit
-from omlx.settings.prompts import Prompt
+from omlx.settings.prompts import Agent, Prompt
 from omlx.settings.server import Server
 
 
@@ -287,6 +287,7 @@ class Settings:
     journal: Journal = field(default_factory=Journal)
     parser: Parser = field(default_factory=Parser)
     prompt: Prompt = field(default_factory=Prompt)
+    agent: Agent = field(default_factory=Agent)
     context_window: Annotated[
         int | None,
         Option(
