@@ -13,6 +13,8 @@ from omlx.server.context import Message
 
 _MARKS = ("omlx-probe-one", "omlx-probe-two", "omlx-probe-three", "omlx-probe-four")
 
+_THOUGHT = "reasoning_content"
+
 Render = Callable[[Sequence[Message]], str]
 
 
@@ -27,6 +29,9 @@ def attempts(messages: Sequence[Message], render: Render) -> Iterator[Sequence[M
         yield form
         if has_calls:
             yield _with_short_ids(form)
+    if any(map(_says_both, messages)):
+        for form in _forms([_with_one_thought(message) for message in messages], render):
+            yield form
 
 
 def _forms(messages: Sequence[Message], render: Render) -> Iterator[Sequence[Message]]:
@@ -81,6 +86,18 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
 
 def _is_plain(message: Message) -> bool:
     return message.keys() <= {"role", "content"}
+
+
+def _says_both(message: Message) -> bool:
+    """Whether a call comes with a thought and with a text, which gpt-oss takes only one of."""
+    return bool(message.get("tool_calls") and message.get(_THOUGHT) and any(texts_of(message)))
+
+
+def _with_one_thought(message: Message) -> Message:
+    if not _says_both(message):
+        return message
+    thought = "\n\n".join([str(message[_THOUGHT]), *texts_of(message)])
+    return {**message, _THOUGHT: thought, "content": ""}
 
 
 def _with_short_ids(messages: Iterable[Message]) -> list[Message]:
