@@ -25,6 +25,7 @@ class Rule(Enum):
     SESSION = "session"
     SYSTEM_FIRST = "system_first"
     TOOL_ORDER = "tool_order"
+    LEDGER = "ledger"  # of replies that were spliced; see omlx.server.ledger
 
 
 Changes = Mapping[str, int]

@@ -15,7 +15,7 @@ from omlx.models.names import Named
 from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.attempts import attempts
-from omlx.server.canonical import Changes, canonical, texts_of
+from omlx.server.canonical import Changes, Rule, canonical, texts_of
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
@@ -176,9 +176,13 @@ def prepare(
         prompts=prompts,
         num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
-        changes=meant.changes,
+        changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,
     )
+
+
+def _with_spliced(changes: Changes, num_spliced: int) -> Changes:
+    return {**changes, Rule.LEDGER.value: num_spliced} if num_spliced else changes
 
 
 def _fingerprint(version: str) -> str | None:
