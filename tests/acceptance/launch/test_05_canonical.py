@@ -235,7 +235,7 @@ def test_a_sessions_folder_costs_no_tools(live: Live, figure: Figure) -> None:
     """Copilot names it in the middle of its system text, before all tools."""
 
     def body(uuid: str) -> Body:
-        where = f"/root/.copilot/session-state/{uuid}"
+        where = f"/home/user/.copilot/session-state/{uuid}"
         told = f"<session_context>\nSession folder: {where}\nPlan file: {where}/plan.md\n"
         system = f"{words(1500, 800)}\n\n{told}</session_context>\n\n{words(300, 801)}"
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]

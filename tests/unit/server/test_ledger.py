@@ -256,10 +256,9 @@ def test_the_spans_of_a_spliced_prompt_are_those_of_its_parts(text, odd) -> None
 def test_memory_is_bounded(text, odd, tmp_path: Path) -> None:
     replies = Replies(tmp_path / "p", max_bytes=10**7, clock=lambda: 0.0)
     talk = Talk(text, Ledger(replies, max_tokens=300))
-    held: list[int] = []
     for number in range(10):
         asked(talk)
-        held = answered(talk, odd, f"Answer {number} has 12345 words in it", number)
+        answered(talk, odd, f"Answer {number} has 12345 words in it", number)
     assert talk.ledger._num_tokens <= 300
     talk.ledger.close()
     talk.ledger = Ledger(Replies(tmp_path / "p", max_bytes=10**7, clock=lambda: 0.0), max_tokens=10)
