@@ -94,11 +94,20 @@ def configured_address(resolved: "Resolved") -> str:
     return base_url(f"{scheme}://{host}:{settings.port}")
 
 
-def setup(wish: Wish, chosen: Chosen, base: str, *, folder: Path, key: str | None) -> "Setup":
+def setup(
+    wish: Wish,
+    chosen: Chosen,
+    base: str,
+    *,
+    folder: Path,
+    key: str | None,
+    resolved: "Resolved",
+) -> "Setup":
     """What the client is told."""
     from omlx.launch.plan import Setup
 
     env = variables()
+    is_https = base.startswith("https:")
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     return Setup(
         base,
@@ -110,6 +119,7 @@ def setup(wish: Wish, chosen: Chosen, base: str, *, folder: Path, key: str | Non
         key=key,
         args=wish.args,
         env=env,
+        certificate=resolved.settings.server.tls_cert if is_https else None,
     )
 
 
@@ -136,14 +146,14 @@ def choose(wish: Wish, offers: Sequence["Offer"], *, may_ask: bool) -> Chosen:
 
 def _check_fit(wish: Wish, model: str, window: int) -> None:
     """ModelError where the first request of the client can't fit."""
-    from omlx.launch.fits import Fit, fit, those_that_fit
+    from omlx.launch.fits import Fit, fit, need, those_that_fit
 
-    client, need = wish.client, wish.client.first_request_tokens
+    client = wish.client
     if fit(client, window) is Fit.NOT:
         fitting = ", ".join(one.name for one in those_that_fit(wish.clients.values(), window))
         raise ModelError(
-            f"{client.title} needs about {need:,} tokens for its first request, "
-            f"and the window of {model} is {window:,}",
+            f"{client.title} needs a window of {need(client):,} tokens or more (its first request "
+            f"takes about {client.first_request_tokens:,}), and that of {model} is {window:,}",
             hint=f"clients that fit this model: {fitting or 'none'}; "
             "omlx model list shows other models and their windows",
         )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omlx.cli.agents import Wish
     from omlx.launch.catalog import Client
     from omlx.launch.plan import Setup
+    from omlx.launch.write import Writer
     from omlx.settings.build import Resolved
 
 LIST = "list"
@@ -49,10 +50,13 @@ def catalog_dir() -> Path:
 @click.option("--model", metavar="NAME", help="Model to use; not needed where only one fits.")
 @click.option("--small-model", metavar="NAME", help="Model for small tasks, such as titles.")
 @click.option("--print", "is_print", is_flag=True, help="Only print what would be set and run.")
+@click.option("--write", is_flag=True, help="Set the client up for good, in the user's own files.")
+@click.option("--restore", is_flag=True, help="Put back what --write changed.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Start a client whose version is unknown or too old, too.",
+    help="Start a client of an unknown or too old version; write or restore files that were "
+    "changed since.",
 )
 @json_option
 @settings_options("server.port", "server.api_key", "models.dir")
@@ -65,6 +69,8 @@ def launch(
     model: str | None,
     small_model: str | None,
     is_print: bool,
+    write: bool,
+    restore: bool,
     force: bool,
     as_json: bool,
     **given: object,
@@ -76,11 +82,12 @@ def launch(
     -- goes to the client.
 
     A client is set up for this run only: by variables, flags and files that are removed after it.
-    The user's own files are not changed.
+    Your own files are changed by --write alone, which shows what it changes and keeps what was
+    there; --restore puts that back.
     """
     from omlx.launch.catalog import find_client, read_catalog
 
-    _check_flags(client, {"--print": is_print}, as_json)
+    _check_flags(client, {"--print": is_print, "--write": write, "--restore": restore}, as_json)
     clients = read_catalog(catalog_dir())
     if client == LIST:
         return _list(clients, as_json=as_json)
@@ -89,7 +96,11 @@ def launch(
     resolved = resolve(ctx, options)
     from omlx.cli.agents import Wish
 
+    if restore:
+        return _restore(known, resolved, force=force)
     wish = Wish(known, clients, args, model, small_model)
+    if write:
+        return _write(wish, resolved, force=force)
     if is_print or not known.is_agent:
         return _show(wish, resolved)
     return _start(wish, resolved, options, force=force)
@@ -125,6 +136,7 @@ def _list(clients: "dict[str, Client]", *, as_json: bool) -> int:
 def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -> int:
     from omlx.cli import agents
     from omlx.launch.mirror import adopt, link
+    from omlx.launch.plan import with_certificate
     from omlx.launch.recipes import RECIPES
     from omlx.launch.run import environment, folder_of, run, write_files
     from omlx.launch.served import base_url, load, offers
@@ -143,10 +155,10 @@ def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -
         with agents.waiting(f"loading {model}"):
             load(server, model, key)
     with folder_of(runs_dir(resolved), wish.client.name) as folder:
-        setup = agents.setup(wish, chosen, base, folder=folder, key=key)
+        setup = agents.setup(wish, chosen, base, folder=folder, key=key, resolved=resolved)
         recipe = RECIPES[wish.client.name]
         assert recipe.plan is not None, wish.client.name
-        plan = recipe.plan(setup)
+        plan = with_certificate(recipe.plan(setup), setup)
         link(folder, plan.mirrors)
         write_files(folder, plan.files)
         agents.say_notes(plan.notes)
@@ -157,6 +169,7 @@ def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -
 
 
 def _show(wish: "Wish", resolved: "Resolved") -> int:
+    from omlx.launch.plan import with_certificate
     from omlx.launch.recipes import RECIPES
     from omlx.launch.shell import shell_lines
 
@@ -165,7 +178,8 @@ def _show(wish: "Wish", resolved: "Resolved") -> int:
     if recipe.says is not None:
         say(recipe.says(setup))
     if recipe.plan is not None:
-        say(shell_lines(wish.client.executables[0], recipe.plan(setup), setup.folder))
+        plan = with_certificate(recipe.plan(setup), setup)
+        say(shell_lines(wish.client.executables[0], plan, setup.folder))
     return 0
 
 
@@ -184,9 +198,46 @@ def _setup_without_start(wish: "Wish", resolved: "Resolved") -> "Setup":
     agents.warn_if_tight(wish.client, chosen)
     key = _PLACEHOLDER if resolved.settings.server.api_key else None
     folder = runs_dir(resolved) / wish.client.name
-    return agents.setup(wish, chosen, base, folder=folder, key=key)
+    return agents.setup(wish, chosen, base, folder=folder, key=key, resolved=resolved)
 
 
 def runs_dir(resolved: "Resolved") -> Path:
     """Where the folders of clients are while they run."""
     return resolved.state_dir / "launch" / "run"
+
+
+def _write(wish: "Wish", resolved: "Resolved", *, force: bool) -> int:
+    from omlx.launch.recipes import RECIPES
+
+    name, recipe = wish.client.name, RECIPES[wish.client.name]
+    if recipe.edits is None:
+        raise UsageError(
+            f"there is no file to write for {wish.client.title}",
+            hint=f"omlx launch {name} --print shows what it takes",
+        )
+    setup = _setup_without_start(wish, resolved)
+    writer = _writer(resolved)
+    changes = writer.prepare(recipe.edits(setup))
+    if not changes:
+        click.echo(f"{wish.client.title} is set up so already", err=True)
+        return 0
+    say("".join(change.diff for change in changes).rstrip("\n"))
+    writer.write(name, changes, force=force)
+    for change in changes:
+        click.echo(f"wrote {change.path}", err=True)
+    click.echo(f"omlx launch {name} --restore puts back what was there", err=True)
+    if setup.key is not None and recipe.key_variable:
+        click.echo(f"{recipe.key_variable} has to hold the server's key", err=True)
+    return 0
+
+
+def _restore(client: "Client", resolved: "Resolved", *, force: bool) -> int:
+    for path in _writer(resolved).restore(client.name, force=force):
+        say(f"restored {path}")
+    return 0
+
+
+def _writer(resolved: "Resolved") -> "Writer":
+    from omlx.launch.write import Writer
+
+    return Writer(resolved.state_dir / "launch")

@@ -3,7 +3,9 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import TIMEOUT_S, Plan, Recipe, Setup, pretty
+from omlx.launch.jsonc import set_values
+from omlx.launch.plan import TIMEOUT_S, Edit, Plan, Recipe, Setup, pretty
+from omlx.launch.yamltext import set_top
 
 _FILE = "model-metadata.json"
 
@@ -41,4 +43,21 @@ def metadata(setup: Setup) -> dict[str, object]:
     return {f"openai/{name}": known for name in dict.fromkeys((setup.model, setup.small_model))}
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """Its configuration in the user's home, and what it knows of models."""
+    values = {
+        "model": f"openai/{setup.model}",
+        "weak-model": f"openai/{setup.small_model}",
+        "openai-api-base": setup.v1,
+        "timeout": TIMEOUT_S,
+    }
+    if setup.key is None:
+        values["openai-api-key"] = setup.sent_key
+    known = {(name,): entry for name, entry in metadata(setup).items()}
+    return (
+        Edit(setup.home / ".aider.conf.yml", lambda text: set_top(text, values)),
+        Edit(setup.home / ".aider.model.metadata.json", lambda text: set_values(text, known)),
+    )
+
+
+RECIPE = Recipe(plan, edits, key_variable="OPENAI_API_KEY")

@@ -42,7 +42,8 @@ class Kind(StrEnum):
 class Client:
     """What is known of a client; `first_request_tokens` is the size of the first prompt it sends.
 
-    `version_pattern` finds the version in what the executable prints, as its first group.
+    It refuses windows below `least_window` itself; both are 0 where nobody knows. The first group
+    of `version_pattern` is the version in what the executable prints.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Client:
     least_version: str = "0.0"
     install: str = ""
     needs: str = ""
+    least_window: int = 0
 
     @property
     def is_agent(self) -> bool:
@@ -112,13 +114,14 @@ def _client(path: Path) -> Client:
         taken.text("title"),
         kind,
         taken.one_of("endpoint", Endpoint, Endpoint.CHAT, is_required=True),
-        taken.tokens("first_request_tokens"),
+        taken.tokens("first_request_tokens", None if is_agent else 0),
         taken.texts("executables", () if not is_agent else None, _EXECUTABLE),
         taken.texts("version_args", ("--version",), None),
         taken.pattern("version_pattern", r"(\d+\.\d+\.\d+)"),
         taken.text("least_version", None if is_agent else "0.0", _VERSION),
         taken.text("install", None if is_agent else ""),
         taken.text("needs", ""),
+        taken.tokens("least_window", 0),
     )
     taken.problems.extend(f"unknown key '{key}'" for key in table if key not in taken.known)
     if taken.problems:
@@ -171,9 +174,11 @@ class _Table:
             return self._bad(key, f"texts like {form.pattern}", ())
         return tuple(texts)
 
-    def tokens(self, key: str) -> int:
+    def tokens(self, key: str, default: int | None) -> int:
         """A number of tokens."""
-        value = self._take(key, None)
+        value = self._take(key, default)
+        if value == 0 == default:
+            return 0
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_TOKENS:
             return self._bad(key, f"a whole number from 1 to {_MAX_TOKENS:,}", 1)
         return value

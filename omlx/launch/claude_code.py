@@ -3,14 +3,47 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import TIMEOUT_S, Plan, Recipe, Setup
+from pathlib import Path
+from typing import cast
 
+from omlx.errors import OmlxError
+from omlx.launch.jsonc import read, set_values
+from omlx.launch.plan import TIMEOUT_S, Edit, Plan, Recipe, Setup, read_text
+
+_KEY = "ANTHROPIC_AUTH_TOKEN"
+_OTHERS = (
+    "ANTHROPIC_API_KEY",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+)
 _MODELS = ("OPUS", "SONNET", "HAIKU")
 
 
 def plan(setup: Setup) -> Plan:
     """How it is started; without the window it would assume a million tokens."""
-    return Plan(setup.args, variables(setup), unset=("ANTHROPIC_API_KEY",))
+    return Plan(setup.args, variables(setup), unset=_OTHERS, notes=_notes(setup))
+
+
+def _notes(setup: Setup) -> tuple[str, ...]:
+    """Which of the variables its own settings have as well: those come first."""
+    path = _settings(setup)
+    try:
+        known = read(read_text(path) or "{}")
+    except (ValueError, OmlxError):
+        return ()
+    match known:
+        case {"env": dict()}:
+            own = cast(dict[str, dict[str, object]], known)["env"]
+        case _:
+            return ()
+    wanted = variables(setup)
+    both = sorted(name for name in own if name in wanted and own[name] != wanted[name])
+    return (f"{path} sets {', '.join(both)}, which comes before what is set here",) if both else ()
+
+
+def _settings(setup: Setup) -> Path:
+    return setup.place("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
 
 
 def variables(setup: Setup) -> dict[str, str]:
@@ -18,7 +51,7 @@ def variables(setup: Setup) -> dict[str, str]:
     models = {f"ANTHROPIC_DEFAULT_{name}_MODEL": setup.model for name in _MODELS}
     return {
         "ANTHROPIC_BASE_URL": setup.base,
-        "ANTHROPIC_AUTH_TOKEN": setup.sent_key,
+        _KEY: setup.sent_key,
         "ANTHROPIC_MODEL": setup.model,
         "ANTHROPIC_SMALL_FAST_MODEL": setup.small_model,
         **models,
@@ -35,4 +68,13 @@ def variables(setup: Setup) -> dict[str, str]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """Its settings have variables, too."""
+    kept = variables(setup)
+    if setup.key is not None:
+        del kept[_KEY]  # the user exports it
+    values = {("env", name): value for name, value in kept.items()}
+    return (Edit(_settings(setup), lambda text: set_values(text, values)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=_KEY)

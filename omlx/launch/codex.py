@@ -5,8 +5,15 @@ Knows nothing about the server but what a setup says.
 
 import json
 
-from omlx.launch.plan import KEY_VARIABLE, PROVIDER, TIMEOUT_S, Plan, Recipe, Setup
+from omlx.launch.plan import KEY_VARIABLE, PROVIDER, TIMEOUT_S, Edit, Plan, Recipe, Setup
+from omlx.launch.tomltext import Scalars, set_table, set_top
 
+_LASTING = (
+    "model",
+    "model_provider",
+    "model_context_window",
+    "model_auto_compact_token_limit",
+)
 _TABLE = f"model_providers.{PROVIDER}"
 
 
@@ -20,7 +27,7 @@ def plan(setup: Setup) -> Plan:
     return Plan((*flags, *setup.args), {KEY_VARIABLE: setup.sent_key})
 
 
-def settings(setup: Setup) -> dict[str, object]:
+def settings(setup: Setup) -> Scalars:
     """The settings that are no table."""
     return {
         "model": setup.model,
@@ -32,7 +39,7 @@ def settings(setup: Setup) -> dict[str, object]:
     }
 
 
-def provider(setup: Setup, *, key_variable: str | None) -> dict[str, object]:
+def provider(setup: Setup, *, key_variable: str | None) -> Scalars:
     """The settings of the provider, each with its whole path."""
     named = {f"{_TABLE}.env_key": key_variable} if key_variable else {}
     return {
@@ -49,4 +56,14 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """Its configuration, without what is a matter of taste."""
+    top = {key: value for key, value in settings(setup).items() if key in _LASTING}
+    variable = None if setup.key is None else KEY_VARIABLE
+    named = provider(setup, key_variable=variable)
+    table = {key.removeprefix(f"{_TABLE}."): value for key, value in named.items()}
+    path = setup.place("CODEX_HOME", ".codex") / "config.toml"
+    return (Edit(path, lambda text: set_table(set_top(text, top), _TABLE, table)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -3,7 +3,18 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import NO_KEY, PROVIDER, TIMEOUT_S, Plan, Recipe, Setup, pretty
+from omlx.launch.plan import (
+    KEY_VARIABLE,
+    NO_KEY,
+    PROVIDER,
+    TIMEOUT_S,
+    Edit,
+    Plan,
+    Recipe,
+    Setup,
+    pretty,
+)
+from omlx.launch.yamltext import set_item, set_top
 
 _FILE = "config.yaml"
 
@@ -39,4 +50,17 @@ def model(setup: Setup, *, key: str = NO_KEY) -> dict[str, object]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own configuration, which the editors' extension reads as well."""
+    key = setup.key_or(f"${{{{ secrets.{KEY_VARIABLE} }}}}")
+    path = setup.place("CONTINUE_GLOBAL_DIR", ".continue") / _FILE
+
+    def change(text: str) -> str:
+        if not text.strip():
+            text = set_top(text, {"name": PROVIDER, "version": "1.0.0", "schema": "v1"})
+        return set_item(text, "models", model(setup, key=key), by="name")
+
+    return (Edit(path, change),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -4,7 +4,7 @@ Knows nothing about the server but what a setup says.
 """
 
 from omlx.launch import opencode
-from omlx.launch.plan import KEY_VARIABLE, Plan, Recipe, Setup, compact
+from omlx.launch.plan import KEY_VARIABLE, Edit, Plan, Recipe, Setup, compact
 
 
 def plan(setup: Setup) -> Plan:
@@ -23,4 +23,9 @@ def plan(setup: Setup) -> Plan:
     )
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own configuration."""
+    return opencode.config_edits(setup, "kilo")
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -9,9 +9,9 @@ from omlx.launch import pi
 from omlx.launch.jsonc import set_values
 from omlx.launch.plan import (
     KEY_VARIABLE,
-    NO_KEY,
     PROVIDER,
     TIMEOUT_S,
+    Edit,
     Plan,
     Recipe,
     Setup,
@@ -45,7 +45,7 @@ def path(setup: Setup) -> Path:
     return (Path(state).expanduser() if state else setup.home / ".openclaw") / _FILE
 
 
-def change(setup: Setup, text: str, *, key: str = NO_KEY) -> str:
+def change(setup: Setup, text: str, *, key: str) -> str:
     """The configuration with the server as a provider and its model as the main one."""
     names = dict.fromkeys((setup.model, setup.small_model))
     return set_values(
@@ -66,4 +66,10 @@ def change(setup: Setup, text: str, *, key: str = NO_KEY) -> str:
     )
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own configuration."""
+    key = setup.key_or(f"${{{KEY_VARIABLE}}}")
+    return (Edit(path(setup), lambda text: change(setup, text, key=key)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -3,7 +3,8 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import KEY_VARIABLE, PROVIDER, TIMEOUT_S, Plan, Recipe, Setup, compact
+from omlx.launch.jsonc import set_values
+from omlx.launch.plan import KEY_VARIABLE, PROVIDER, TIMEOUT_S, Edit, Plan, Recipe, Setup, compact
 
 
 def plan(setup: Setup) -> Plan:
@@ -53,4 +54,22 @@ def provider(setup: Setup, *, key: str) -> dict[str, object]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own configuration."""
+    return config_edits(setup, "opencode")
+
+
+def config_edits(setup: Setup, name: str) -> tuple[Edit, ...]:
+    """The configuration of this client or a fork of it."""
+    folder = setup.place("XDG_CONFIG_HOME", ".config") / name
+    with_comments = folder / f"{name}.jsonc"
+    path = with_comments if with_comments.exists() else folder / f"{name}.json"
+    values = {
+        ("model",): f"{PROVIDER}/{setup.model}",
+        ("small_model",): f"{PROVIDER}/{setup.small_model}",
+        ("provider", PROVIDER): provider(setup, key=setup.key_or(f"{{env:{KEY_VARIABLE}}}")),
+    }
+    return (Edit(path, lambda text: set_values(text, values)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

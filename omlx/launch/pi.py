@@ -3,7 +3,8 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import KEY_VARIABLE, PROVIDER, Plan, Recipe, Setup, pretty
+from omlx.launch.jsonc import set_values
+from omlx.launch.plan import KEY_VARIABLE, PROVIDER, Edit, Plan, Recipe, Setup, pretty
 
 _FILE = "provider.js"
 _SUBCOMMANDS = ("install", "remove", "uninstall", "update", "list", "config", "auth")
@@ -51,4 +52,15 @@ def model(setup: Setup, name: str) -> dict[str, object]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """Its list of models, and which of them is the first."""
+    folder = setup.place("PI_CODING_AGENT_DIR", ".pi", "agent")
+    named = {("providers", PROVIDER): provider(setup, key=setup.key_or(f"${KEY_VARIABLE}"))}
+    first = {("defaultProvider",): PROVIDER, ("defaultModel",): setup.model}
+    return (
+        Edit(folder / "models.json", lambda text: set_values(text, named)),
+        Edit(folder / "settings.json", lambda text: set_values(text, first)),
+    )
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -5,7 +5,7 @@ Knows nothing about any one client, and changes no file.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omlx.errors import OmlxError
@@ -15,6 +15,7 @@ KEY_VARIABLE = "LOCAL_KEY"
 NO_KEY = "local"
 TIMEOUT_S = 3600  # a long prompt takes minutes on a small machine, and the server shows it lives
 
+_CERTIFICATE_VARIABLES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
 _MAX_FILE_CHARS = 10_000_000
 _OUTPUT_PART = 8
 _MAX_OUTPUT = 32_000
@@ -28,7 +29,8 @@ class Setup:
 
     `base` is the server's root without /v1; `key` is None where the server asks for none; `folder`
     is there for the client's files while it runs; `args` is what the user gives the client; `home`
-    is the user's home folder and `env` the user's variables.
+    is the user's home folder and `env` the user's variables; `certificate` is the file of the
+    server's own, if it has one.
     """
 
     base: str
@@ -40,6 +42,7 @@ class Setup:
     key: str | None = field(default=None, repr=False)
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    certificate: Path | None = None
 
     @property
     def v1(self) -> str:
@@ -50,6 +53,15 @@ class Setup:
     def sent_key(self) -> str:
         """What the client sends as its key; most refuse to send none."""
         return self.key or NO_KEY
+
+    def key_or(self, reference: str) -> str:
+        """What stands for the key in a file that stays: never the key itself."""
+        return NO_KEY if self.key is None else reference
+
+    def place(self, variable: str, *parts: str) -> Path:
+        """A folder below the user's home, or the one that a variable of theirs names."""
+        named = self.env.get(variable)
+        return Path(named).expanduser() if named else self.home.joinpath(*parts)
 
     @property
     def max_output(self) -> int:
@@ -105,12 +117,22 @@ class Edit:
 class Recipe:
     """What is known of a client: how it is started, and which files a lasting setup changes.
 
-    An editor has no `plan`; it is started by the user. `says` is what a user should know.
+    An editor has no `plan`: the user starts it. `says` is what a user should know, and
+    `key_variable` what has to hold the key for a lasting setup, where the server asks for one.
     """
 
     plan: Callable[[Setup], Plan] | None = None
     edits: Callable[[Setup], tuple[Edit, ...]] | None = None
     says: Callable[[Setup], str] | None = None
+    key_variable: str = ""
+
+
+def with_certificate(plan: Plan, setup: Setup) -> Plan:
+    """A plan whose client takes the server's certificate, beside those of the system."""
+    if setup.certificate is None:
+        return plan
+    trusted = {name: str(setup.certificate) for name in _CERTIFICATE_VARIABLES}
+    return replace(plan, env={**trusted, **plan.env})
 
 
 def compact(value: object) -> str:

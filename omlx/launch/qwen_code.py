@@ -3,7 +3,8 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import TIMEOUT_S, Plan, Recipe, Setup, pretty
+from omlx.launch.jsonc import set_values
+from omlx.launch.plan import KEY_VARIABLE, TIMEOUT_S, Edit, Plan, Recipe, Setup, pretty
 
 _FILE = "settings.json"
 _KEY = "OPENAI_API_KEY"
@@ -53,4 +54,18 @@ def provider(setup: Setup) -> dict[str, object]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own settings."""
+    values = {
+        ("security", "auth", "selectedType"): "openai",
+        ("security", "auth", "baseUrl"): setup.v1,
+        ("security", "auth", "apiKey"): setup.key_or(f"${KEY_VARIABLE}"),
+        ("model", "name"): setup.model,
+        ("model", "generationConfig", "contextWindowSize"): setup.window,
+        ("model", "generationConfig", "timeout"): TIMEOUT_S * 1000,
+    }
+    path = setup.place("QWEN_HOME", ".qwen") / _FILE
+    return (Edit(path, lambda text: set_values(text, values)),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -13,6 +13,7 @@ from omlx.launch import (
     codex,
     continue_cli,
     copilot,
+    cursor,
     hermes,
     kilo,
     openclaw,
@@ -20,6 +21,8 @@ from omlx.launch import (
     pi,
     qwen_code,
     vibe,
+    vscode_continue,
+    zed,
 )
 from omlx.launch.plan import Recipe
 
@@ -31,6 +34,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "codex": codex.RECIPE,
         "continue": continue_cli.RECIPE,
         "copilot": copilot.RECIPE,
+        "cursor": cursor.RECIPE,
         "hermes": hermes.RECIPE,
         "kilo": kilo.RECIPE,
         "openclaw": openclaw.RECIPE,
@@ -38,5 +42,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "pi": pi.RECIPE,
         "qwen-code": qwen_code.RECIPE,
         "vibe": vibe.RECIPE,
+        "vscode-continue": vscode_continue.RECIPE,
+        "zed": zed.RECIPE,
     }
 )

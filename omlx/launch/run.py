@@ -79,10 +79,13 @@ def run(executable: Path, plan: Plan, env: Mapping[str, str], home: Path) -> int
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     child: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that came before there was anyone to give them to
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        if child and child[0].poll() is None:
+        if child:
             child[0].send_signal(number)
+        else:
+            early.append(number)
 
     def leave(_: int, __: FrameType | None) -> None:
         """The terminal sends it to the client as well, which decides."""
@@ -91,6 +94,8 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     kept |= {number: signal.signal(number, leave) for number in _FROM_TERMINAL}
     try:
         child.append(subprocess.Popen(argv, env=dict(env)))
+        while early:
+            child[0].send_signal(early.pop(0))
         code = child[0].wait()
     except OSError as error:
         raise OmlxError(f"{argv[0]} can't be started: {error.strerror or error}") from None

@@ -3,7 +3,8 @@
 Knows nothing about the server but what a setup says.
 """
 
-from omlx.launch.plan import KEY_VARIABLE, PROVIDER, Plan, Recipe, Setup, compact
+from omlx.launch.plan import KEY_VARIABLE, PROVIDER, Edit, Plan, Recipe, Setup, compact
+from omlx.launch.tomltext import set_item, set_top
 
 
 def plan(setup: Setup) -> Plan:
@@ -43,4 +44,17 @@ def model(setup: Setup) -> dict[str, object]:
     }
 
 
-RECIPE = Recipe(plan)
+def edits(setup: Setup) -> tuple[Edit, ...]:
+    """The user's own configuration."""
+    place = setup.place("VIBE_HOME", ".vibe") / "config.toml"
+
+    def change(text: str) -> str:
+        text = set_top(text, {"active_model": PROVIDER})
+        known = provider(setup, key_variable="" if setup.key is None else KEY_VARIABLE)
+        text = set_item(text, "providers", known, by="name")
+        return set_item(text, "models", model(setup), by="alias")
+
+    return (Edit(place, change),)
+
+
+RECIPE = Recipe(plan, edits, key_variable=KEY_VARIABLE)

@@ -105,21 +105,24 @@ def _set_child(block: str, key: str, value: object) -> str:
     if found is None:
         at = first.start()
         return f"{block[:at]}{indent}{written}{_newline(block)}{block[at:]}"
-    comment = re.search(r"[ \t]+#[^\r\n\"']*$", found[0])
-    return (
-        block[: found.start()]
-        + indent
-        + written
-        + (comment[0] if comment else "")
-        + block[found.end() :]
-    )
+    after = indent + written + _comment(found[0])
+    return block[: found.start()] + after + block[found.end() :]
+
+
+def _comment(line: str) -> str:
+    """The comment after a value, with the blanks before it; empty where a quote leaves doubt."""
+    found = re.search(r"[ \t]+#[^\"']*$", line)
+    return found[0] if found else ""
 
 
 def _put(text: str, name: str, written: str) -> str:
     """Make what a key at the top has, at its place or at the end."""
     newline, span = _newline(text), _span(text, name)
     if span is not None:
-        return text[: span[0]] + written + newline + text[span[1] :]
+        first, _, others = written.partition(newline)
+        first += _comment(text[span[0] : span[1]].partition("\n")[0].rstrip("\r"))
+        below = newline + others if others else ""
+        return text[: span[0]] + first + below + newline + text[span[1] :]
     if text and not text.endswith("\n"):
         text += newline
     return text + written + newline
