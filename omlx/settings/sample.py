@@ -26,6 +26,7 @@ _EXAMPLES = {
     "cache.dir": '"~/.omlx/cache"',
     "cache.max_write_per_day": '"50GB"',
     "cache.warm_prompts": '["prompts/agent.json"]',
+    "agent.scale_tokens": "200000",
     "context_window": "32768",
     "thinking": "true",
 }
