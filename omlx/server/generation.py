@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from omlx.engine.request import FinishReason, RequestClass
-from omlx.server.context import Message
+from omlx.models.messages import Message
 from omlx.server.errors import ApiError, Flavor, bad_field
 from omlx.server.parse.said import Reasoning, Said, Score, Text
 

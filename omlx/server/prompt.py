@@ -12,14 +12,16 @@ from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.names import Named
+from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.attempts import attempts
-from omlx.server.canonical import Changes, canonical, texts_of
+from omlx.server.canonical import Changes, Rule, canonical, texts_of
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
+from omlx.server.ledger import Ledger, Rendered
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.scale import REAL, Scale, scale_of
 from omlx.server.variables import with_variables
@@ -41,6 +43,7 @@ class Encoded:
     tokens: tuple[int, ...]
     spans: tuple[Span, ...]
     max_tokens: int = 0
+    num_spliced: int = 0  # replies of which the tokens are those of earlier answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
+    num_spliced: int = 0  # as in Encoded
     fingerprint: str | None = None
     # What was done to it before the template saw it, by the value of a rule.
     changes: Changes = field(default_factory=dict[str, int])
@@ -139,7 +143,7 @@ def prepare(
     form = _form(own_form, generation)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
-    all_encoded = [encode(text, generation)]
+    all_encoded = [encode(text, generation, context.ledger, salt=salt)]
     all_encoded += [_plain(text, prompt) for prompt in generation.more_prompts]
     prompts = tuple(
         replace(one, max_tokens=_budget(len(one.tokens), meant.window, asked, scale))
@@ -170,10 +174,15 @@ def prepare(
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
+        num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
-        changes=meant.changes,
+        changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,
     )
+
+
+def _with_spliced(changes: Changes, num_spliced: int) -> Changes:
+    return {**changes, Rule.LEDGER.value: num_spliced} if num_spliced else changes
 
 
 def _fingerprint(version: str) -> str | None:
@@ -213,34 +222,45 @@ def count_tokens(context: ServerContext, dialect: Dialect, body: bytes, salt: st
     """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
     meant = _meant(context, dialect.decode(body), salt)
     generation = meant.generation
-    num_tokens = len(meant.text.encode(render(meant.text, generation.messages, generation.tools)))
-    return meant.scale.tokens(num_tokens)
+    encoded = encode(meant.text, generation, context.ledger, salt=salt)
+    return meant.scale.tokens(len(encoded.tokens))
 
 
 def head_of(spans: Sequence[Span]) -> int:
     """Where the system and the tools end, as far as they come before all messages."""
     head = 0
     for span in spans:
-        is_moved = span.part.kind is PartKind.SYSTEM and span.part.name
-        if span.part.kind is PartKind.MESSAGE or is_moved:
+        part = span.part
+        is_moved = part.kind is PartKind.SYSTEM and part.name
+        if (part.kind is PartKind.MESSAGE and part.name != "system") or is_moved:
             break
         head = span.end
     return head
 
 
-def encode(text: ModelText, generation: Generation) -> Encoded:
-    """The prompt of a request, and which of its tokens come from which part of the body."""
+def encode(
+    text: ModelText, generation: Generation, ledger: Ledger | None = None, *, salt: str = ""
+) -> Encoded:
+    """The prompt of a request, and which of its tokens come from which part of the body.
+
+    Of earlier replies that the ledger knows the tokens are taken from there.
+    """
     if generation.prompt is not None:
         return _plain(text, generation.prompt)
     prompt = render(text, generation.messages, generation.tools)
     found = _parts(text, generation, prompt)
-    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found])
+    splices: Sequence[Splice] = ()
+    if ledger is not None and found:
+        places = generation.places or range(len(generation.messages))
+        rendered = Rendered(prompt, generation.messages, places, found)
+        splices = ledger.splices(text, rendered, salt=salt)
+    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found], splices)
     spans: list[Span] = []
     for part, (start, end) in zip(found, ranges or (), strict=False):
         start = max(start, spans[-1].end if spans else 0)  # one token may hold the edge of two
         if start < end:
             spans.append(Span(part.part, start, end))
-    return Encoded(prompt, tuple(tokens), tuple(spans))
+    return Encoded(prompt, tuple(tokens), tuple(spans), num_spliced=len(splices))
 
 
 def _form(form: SpeechForm, generation: Generation) -> SpeechForm:

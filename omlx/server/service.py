@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from omlx import __version__
+from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
@@ -19,6 +20,7 @@ from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
+from omlx.server.ledger import Said
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
@@ -41,6 +43,7 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.address = ""
         self.is_draining = False
+        self._is_closed = False
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
@@ -125,7 +128,7 @@ class Service:
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self.metrics.admitted, self._closed),
+            watchers=Watchers(self._opened, self.metrics.admitted, self._closed, self._answered),
         )
 
     def engines(self) -> list[EngineView]:
@@ -178,19 +181,7 @@ class Service:
             }
             for engine in engines
         ]
-        return self._word(engines), models
-
-    def _word(self, engines: Sequence[EngineView]) -> str:
-        if self.is_draining:
-            return "stopping"
-        ready = [engine for engine in engines if engine.state is EngineState.READY]
-        if ready:
-            return "stalled" if all(engine.health.is_stalled for engine in ready) else "ready"
-        states = {engine.state for engine in engines}
-        if states & {EngineState.STARTING, EngineState.LOADING}:
-            return "loading"
-        # A model that is not loaded is loaded by the next request.
-        return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
+        return "stopping" if self.is_draining else _word(engines), models
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""
@@ -198,10 +189,13 @@ class Service:
 
     def close(self) -> None:
         """End the text thread once it is idle, and write what the journal still lacks."""
+        self._is_closed = True
         self._text_thread.shutdown(wait=False, cancel_futures=True)
         if self.context.tool_sets is not None:
             self.context.tool_sets.close()
         self._recorder.close()
+        if self.context.ledger is not None:
+            self.context.ledger.close()
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
@@ -209,12 +203,34 @@ class Service:
         self.metrics.opened(course)
         self.on_open()
 
+    def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
+        """Have the ledger know an answer before a prompt that holds it can be looked at."""
+        ledger, generation = self.context.ledger, prepared.generation
+        if ledger is None or generation.prompt is not None or self._is_closed:
+            return
+        if prepared.store is StorePolicy.OFF:
+            return
+        is_private = prepared.store is StorePolicy.MEMORY
+        work = partial(ledger.record, prepared.text, said, salt=salt, is_private=is_private)
+        self._text_thread.submit(work).add_done_callback(_log_loss)
+
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
         self.running.pop(id(course), None)
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
+
+
+def _word(engines: Sequence[EngineView]) -> str:
+    ready = [engine for engine in engines if engine.state is EngineState.READY]
+    if ready:
+        return "stalled" if all(engine.health.is_stalled for engine in ready) else "ready"
+    states = {engine.state for engine in engines}
+    if states & {EngineState.STARTING, EngineState.LOADING}:
+        return "loading"
+    # A model that is not loaded is loaded by the next request.
+    return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
 
 
 def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
@@ -226,6 +242,12 @@ def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
 
 def _nothing() -> None:
     """Where nobody asks to be told of a request."""
+
+
+def _log_loss(recording: Future[None]) -> None:
+    error = None if recording.cancelled() else recording.exception()
+    if error is not None:
+        _log.error("the tokens of an answer were not kept", exc_info=error)
 
 
 def _log_failure(model_id: str, loading: Future[ModelText]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from omlx.settings.engines import Auto
-from omlx.settings.option import Option
+from omlx.settings.option import Option, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,13 @@ class Prompt:
             per_model=True,
         ),
     ] = True
+    system_first: Annotated[
+        bool,
+        Option(
+            "Tell the system messages of the first turn before what the user says in it.",
+            per_model=True,
+        ),
+    ] = True
     session_last: Annotated[
         bool,
         Option(
@@ -43,6 +50,21 @@ class Prompt:
             per_model=True,
         ),
     ] = True
+    ledger: Annotated[
+        bool,
+        Option(
+            "Keep the tokens that answers were made of, and use them where an answer comes back "
+            "in a later prompt.",
+        ),
+    ] = True
+    ledger_max_size: Annotated[
+        int,
+        Option(
+            "Most bytes of tokens that are kept of answers; the oldest go first.",
+            unit=Unit.SIZE,
+            low=100_000,
+        ),
+    ] = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)

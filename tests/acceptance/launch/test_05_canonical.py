@@ -234,7 +234,7 @@ def test_a_sessions_folder_costs_no_tools(live: Live, folder: Path, figure: Figu
     """Copilot names it in the middle of its system text, before all tools."""
 
     def body(uuid: str) -> Body:
-        where = f"/home/u/.copilot/session-state/{uuid}"
+        where = f"/home/user/.copilot/session-state/{uuid}"
         told = f"<session_context>\nSession folder: {where}\nPlan file: {where}/plan.md\n"
         system = f"{words(1500, 800)}\n\n{told}</session_context>\n\n{words(300, 801)}"
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]

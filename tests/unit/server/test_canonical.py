@@ -167,7 +167,48 @@ def test_a1_a_system_message_in_the_middle_may_begin_with_it():
         {"role": "system", "content": LINE % ("a", "2")},
         {"role": "user", "content": "go"},
     ]
-    assert prepared(message_body(messages=messages)).changes == {}
+    assert prepared(message_body(messages=messages)).changes == {"system_first": 1}
+
+
+def first_turn(text: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": text},
+        {"role": "system", "content": "agents"},
+        {"role": "user", "content": "go"},
+    ]
+
+
+def test_system_messages_of_the_first_turn_come_before_what_the_user_says():
+    """So that another conversation shares them, too."""
+    made = prepared(message_body(system="rules", messages=first_turn("hi")))
+    assert bytes(made.tokens).decode() == (
+        "system:rules\nsystem:agents\nuser:hi\nuser:go\nassistant:"
+    )
+    assert [str(span.part) for span in made.spans] == [
+        "system block 0",
+        "message 1 (system)",
+        "message 0 (user)",
+        "message 2 (user)",
+    ]
+    assert bytes(made.tokens[: made.head]).decode().endswith("agents")
+    kept = prepared(
+        message_body(system="rules", messages=first_turn("hi")),
+        rules=Prompt(system_first=False),
+    )
+    assert "user:hi\nsystem:agents" in bytes(kept.tokens).decode()
+
+
+def test_system_messages_of_later_turns_stay_where_they_are():
+    first = prepared(message_body(messages=first_turn("hi")))
+    later = [
+        *first_turn("hi"),
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and?"},
+        {"role": "system", "content": "remember"},
+    ]
+    made = bytes(prepared(message_body(messages=later)).tokens).decode()
+    assert made.startswith(bytes(first.tokens).decode())
+    assert made.endswith("user:and?\nsystem:remember\nassistant:")
 
 
 def test_a_system_message_of_a_chat_that_was_nothing_else_is_gone_and_parts_keep_their_numbers():
