@@ -366,6 +366,21 @@ def test_the_parts_still_say_where_the_body_has_a_tool(order):
     assert found == {TOOLS[idx]["name"]: at for at, idx in enumerate(order)}
 
 
+def test_the_parts_of_a_response_say_so_too():
+    web, (read, grep, ls, _) = (
+        {"type": "web_search"},
+        [{"type": "function", **as_function(tool)["function"]} for tool in TOOLS],
+    )
+    group = {"type": "namespace", "name": "fs", "tools": [grep, ls]}
+    body = {"model": "fake", "input": "hi"}
+    sets = Memory()
+    prepared({**body, "tools": [read, group]}, Responses(), sets=sets)
+    made = prepared({**body, "tools": [web, group, read]}, Responses(), sets=sets)
+    assert made.changes == {"tool_order": 3}
+    found = [(one.part.name, one.part.idx) for one in made.spans if one.part.kind is PartKind.TOOL]
+    assert found == [("read", 2), ("fs__grep", 1), ("fs__ls", 1)]
+
+
 def test_values_and_lists_never_change():
     sets = Memory()
     prepared(message_body(tools=TOOLS), sets=sets)
