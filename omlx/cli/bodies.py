@@ -3,6 +3,7 @@
 Knows nothing about caches or servers that run.
 """
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,12 @@ from omlx.errors import ModelError, OmlxError
 from omlx.models.locate import ModelEntry, resolve
 from omlx.models.names import names_of
 from omlx.models.text import TextModel
+from omlx.server.canonical import canonical
 from omlx.server.either import either_dialect
 from omlx.server.errors import ApiError
 from omlx.server.generation import Generation
 from omlx.server.prompt import Encoded, encode
+from omlx.storage.toolsets import ToolSets
 
 if TYPE_CHECKING:
     from omlx.settings.build import Resolved
@@ -45,8 +48,13 @@ def read_body(path: Path) -> Generation:
         raise OmlxError(f"{path}: {error.message}") from None
 
 
-def prompt_file(path: Path, resolved: "Resolved", *, like: PromptFile | None = None) -> PromptFile:
-    """A body and the prompt it makes for its model, or for that of `like`; OmlxError."""
+def prompt_file(
+    path: Path, resolved: "Resolved", *, like: PromptFile | None = None, salt: str = ""
+) -> PromptFile:
+    """A body and the prompt it makes for its model, or for that of `like`; OmlxError.
+
+    `salt` is that of the requests it is compared with.
+    """
     generation = read_body(path)
     if like is not None:
         entry, text = like.model, like.text
@@ -54,9 +62,22 @@ def prompt_file(path: Path, resolved: "Resolved", *, like: PromptFile | None = N
         entry = _model(generation.model, resolved)
         text = TextModel.load(entry.path)
     try:
-        return PromptFile(path, entry, text, encode(text, generation), bool(generation.tools))
+        stable = _stable(generation, entry, resolved, salt)
+        return PromptFile(path, entry, text, encode(text, stable), bool(generation.tools))
     except ApiError as error:
         raise OmlxError(f"{path}: {error.message}") from None
+
+
+def _stable(
+    generation: Generation, entry: ModelEntry, resolved: "Resolved", salt: str
+) -> Generation:
+    """The request in the form that a server gives it; orders of tools are only read."""
+    sets = ToolSets(resolved.prompts_path, clock=time.time, is_read_only=True)
+    try:
+        rules = resolved.for_model(entry.id, entry.path).prompt
+        return canonical(generation, rules, sets, salt=salt).generation
+    finally:
+        sets.close()
 
 
 def _model(name: str, resolved: "Resolved") -> ModelEntry:

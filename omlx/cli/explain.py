@@ -190,7 +190,7 @@ def explain_prompt(path: Path, resolved: "Resolved", *, salt: str = "") -> Expla
 
     `salt` is that of the requests whose blocks count.
     """
-    one = prompt_file(path, resolved)
+    one = prompt_file(path, resolved, salt=salt)
     tokens = token_array(one.prompt.tokens)
     known = _best_root(one, tokens, resolved, salt)
     if known is None:

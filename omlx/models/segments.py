@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
@@ -21,12 +21,21 @@ _MAX_CHARS = 4_000_000  # of all segments that are remembered; 12 bytes a token 
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
     """A text's token ids, and the characters at which each begins and ends."""
 
     ids: "array[int]"
     starts: "array[int]"
     ends: "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Tokens that are taken as they are for the characters [start, end) of a text."""
+
+    start: int
+    end: int
+    segment: Segment
 
 
 class SegmentEncoder:
@@ -40,20 +49,22 @@ class SegmentEncoder:
         self._max_chars = max_chars
         self._num_chars = 0
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Segment] = OrderedDict()
+        self._known: OrderedDict[str, Segment] = OrderedDict()
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, special tokens in it included and none added."""
         return _ids(self._encoded(self._split(text)))
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range]]:
-        """The same ids, and for each range of characters that of the tokens that hold any of it."""
-        texts = self._split(text)
-        segments = self._encoded(texts)
-        starts, firsts = [0], [0]  # of the segments: their first characters and tokens
-        for one, segment in zip(texts, segments, strict=True):
-            starts.append(starts[-1] + len(one))
-            firsts.append(firsts[-1] + len(segment.ids))
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range]]:
+        """The same ids, and for each range of characters that of the tokens that hold any of it.
+
+        Of `splices`, in order and apart, the tokens are taken as they are, and the text between
+        them is encoded by itself.
+        """
+        starts, segments = self._spliced(text, splices)
+        firsts = [0, *accumulate(len(segment.ids) for segment in segments)]
 
         def first(char: int) -> int:
             at = min(bisect_right(starts, char), len(segments)) - 1
@@ -66,6 +77,25 @@ class SegmentEncoder:
         ranges = [(first(start), last(end)) for start, end in chars]
         return _ids(segments), [(start, max(start, end)) for start, end in ranges]
 
+    def _spliced(self, text: str, splices: Sequence[Splice]) -> tuple[list[int], Sequence[Segment]]:
+        """The segments of a text, and the characters at which they begin, with that of its end."""
+        texts: list[str] = []
+        places: list[int] = []  # of the splices, among the segments
+        at = 0
+        for splice in splices:
+            if splice.start > at:
+                texts += self._split(text[at : splice.start])
+            places.append(len(texts) + len(places))
+            at = splice.end
+        if at < len(text) or not splices:
+            texts += self._split(text[at:])
+        segments = self._encoded(texts)
+        lengths = list(map(len, texts))
+        for place, splice in zip(places, splices, strict=True):
+            segments.insert(place, splice.segment)
+            lengths.insert(place, splice.end - splice.start)
+        return [0, *accumulate(lengths)], segments
+
     def _split(self, text: str) -> list[str]:
         """The text cut before each token that cuts; never empty."""
         if self._cut is None:
@@ -73,7 +103,7 @@ class SegmentEncoder:
         cuts = [found.start() for found in self._cut.finditer(text)]
         return [text[start:end] for start, end in pairwise([0, *cuts, len(text)]) if end] or [text]
 
-    def _encoded(self, texts: Sequence[str]) -> list[_Segment]:
+    def _encoded(self, texts: Sequence[str]) -> list[Segment]:
         with self._lock:
             found = {text: self._known.get(text) for text in texts}
         missing = [text for text, segment in found.items() if segment is None]
@@ -83,7 +113,7 @@ class SegmentEncoder:
         self._remember({text: segment or made[text] for text, segment in found.items()})
         return [found[text] or made[text] for text in texts]
 
-    def _remember(self, segments: dict[str, _Segment]) -> None:
+    def _remember(self, segments: dict[str, Segment]) -> None:
         with self._lock:
             for text, segment in segments.items():
                 if len(text) > self._max_chars // 2:
@@ -97,12 +127,12 @@ class SegmentEncoder:
                 self._num_chars -= len(oldest)
 
 
-def _segment(encoding: Encoding) -> _Segment:
+def _segment(encoding: Encoding) -> Segment:
     edges = array("I", chain.from_iterable(encoding.offsets))
-    return _Segment(array("I", encoding.ids), edges[::2], edges[1::2])
+    return Segment(array("I", encoding.ids), edges[::2], edges[1::2])
 
 
-def _ids(segments: Iterable[_Segment]) -> list[int]:
+def _ids(segments: Iterable[Segment]) -> list[int]:
     ids = array("I")
     for segment in segments:
         ids.extend(segment.ids)

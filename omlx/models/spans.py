@@ -50,21 +50,27 @@ def find_parts(
     *,
     places: Sequence[int] = (),
     system_places: Sequence[int] = (),
+    tool_places: Sequence[int] = (),
 ) -> list[CharSpan]:
     """The parts of the prompt `plain`, in the order of their text, without overlaps.
 
-    `render` made `plain` from the messages and tools. `places` and `system_places` say where the
-    body has each message and each text of its system, if not in the same order. A part that the
-    template leaves out is not among the parts.
+    `render` made `plain` from the messages and tools. `places`, `system_places` and `tool_places`
+    say where the body has each message, each text of its system and each tool, if not in the same
+    order. A message at a place below 0 is a text of the system, with the role in which it is told.
+    A part that the template leaves out is not among the parts.
     """
     marker = _Marker(system_places)
-    marked_tools = [marker.tool(tool, idx) for idx, tool in enumerate(tools)]
+    of_tools = [
+        Part(PartKind.TOOL, idx, tool_name(tool))
+        for idx, tool in zip(tool_places or range(len(tools)), tools, strict=True)
+    ]
+    marked_tools = [marker.tool(tool, part) for tool, part in zip(tools, of_tools, strict=True)]
     parts = _message_parts(messages, places or range(len(messages)))
     marked = [marker.message(m, p) for m, p in zip(messages, parts, strict=True)]
     found = _by_marks(plain, marker.pieces, marked, marked_tools, render)
     if found is None:
         found = list(_by_search(plain, marker.pieces))
-    return _in_order(_whole_tools(plain, found, tools))
+    return _in_order(_whole_tools(plain, found, dict(zip(of_tools, tools, strict=True))))
 
 
 def _message_parts(messages: Sequence[Message], places: Sequence[int]) -> list[Part]:
@@ -74,8 +80,8 @@ def _message_parts(messages: Sequence[Message], places: Sequence[int]) -> list[P
     for message, place in zip(messages, places, strict=True):
         role = str(message.get("role"))
         is_head = is_head and role == "system"
-        kind = PartKind.SYSTEM if is_head else PartKind.MESSAGE
-        parts.append(Part(kind, 0 if is_head else place, "" if is_head else role))
+        kind = PartKind.SYSTEM if is_head or place < 0 else PartKind.MESSAGE
+        parts.append(Part(kind, max(0, place), "" if is_head else role))
     return parts
 
 
@@ -99,9 +105,9 @@ class _Marker:
             marked["tool_calls"] = [self._call(one, part) for one in items(message["tool_calls"])]
         return marked
 
-    def tool(self, tool: Message, idx: int) -> Message:
+    def tool(self, tool: Message, part: Part) -> Message:
         """A tool whose name and descriptions are marked (mutates)."""
-        return mapping(self._described(dict(tool), Part(PartKind.TOOL, idx, tool_name(tool))))
+        return mapping(self._described(dict(tool), part))
 
     def _block(self, part: Part) -> Part:
         """The part of the next text: each text of the system is a block of its own."""
@@ -208,7 +214,7 @@ def _by_search(plain: str, pieces: Sequence[_Piece]) -> Iterator[CharSpan]:
 
 
 def _whole_tools(
-    plain: str, spans: Iterable[CharSpan], tools: Sequence[Message]
+    plain: str, spans: Iterable[CharSpan], tools: Mapping[Part, Message]
 ) -> Iterator[CharSpan]:
     """One span a part; that of a tool reaches to the ends of its JSON, where it is printed so."""
     joined: dict[Part, CharSpan] = {}
@@ -218,7 +224,7 @@ def _whole_tools(
         joined[span.part] = CharSpan(span.part, start, end)
     for span in joined.values():
         is_tool = span.part.kind is PartKind.TOOL
-        yield _widened(plain, span, tools[span.part.idx]) if is_tool else span
+        yield _widened(plain, span, tools[span.part]) if is_tool else span
 
 
 def _widened(plain: str, span: CharSpan, tool: Message) -> CharSpan:

@@ -17,6 +17,7 @@ from omlx.models.detokenize import (
     WindowDetokenizer,
     piece_rule,
 )
+from omlx.models.segments import Splice
 from omlx.models.template import ChatTemplate, TemplateError
 from omlx.models.tokenizer import Codec, Range, load_codec
 
@@ -103,11 +104,27 @@ class TextModel:
         """Token ids of a text; special tokens in it are read as such, none are added."""
         return self._codec.encode(_without_surrogates(text))
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
-        """The same ids, and for each range of characters that of its tokens; None: not known."""
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
+        """The same ids, and for each range of characters that of its tokens; None: not known.
+
+        `splices` are for stretches of the text whose tokens are known.
+        """
         clean = _without_surrogates(text)
-        ids, ranges = self._codec.encode_at(clean, chars)
+        ids, ranges = self._codec.encode_at(clean, chars, splices if clean == text else ())
         return ids, ranges if len(clean) == len(text) else None
+
+    @property
+    def identity(self) -> str:
+        """The same for models whose tokenizers are the same; empty where that is not known."""
+        return self._codec.identity
+
+    def spelt(self, ids: Iterable[int]) -> list[bytes] | None:
+        """What each token adds to a text that has begun, special ones too; None: not known."""
+        if self._pieces_of(frozenset()) is None:
+            return None
+        return [self.token_bytes(token_id) for token_id in ids]
 
     def spell(self, ids: Sequence[int]) -> str:
         """Text of token ids with special tokens, as a prompt has it."""

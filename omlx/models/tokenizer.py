@@ -3,6 +3,7 @@
 Knows nothing about chat templates or streams.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -11,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from omlx.errors import ModelError
-from omlx.models.segments import Range, SegmentEncoder
+from omlx.models.segments import Range, SegmentEncoder, Splice
 
 
 class Codec(Protocol):
@@ -23,6 +24,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """The same for tokenizers that are the same; empty where that is not known."""
+        ...
+
+    @property
     def num_special(self) -> int:
         """How many tokens are special."""
         ...
@@ -31,8 +37,13 @@ class Codec(Protocol):
         """Ids of the text, special tokens in it included and none added."""
         ...
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
-        """The same ids, and for each range of characters that of its tokens; None: not known."""
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
+        """The same ids, and for each range of characters that of its tokens; None: not known.
+
+        `splices` are for stretches of the text whose tokens are known.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -55,7 +66,7 @@ class Codec(Protocol):
 class FastCodec:
     """A tokenizer of the tokenizers library."""
 
-    def __init__(self, tokenizer: Tokenizer, *, decoder: object) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, decoder: object, identity: str = "") -> None:
         # A tokenizer.json may carry its training's limits; a prompt must never be cut silently.
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -67,6 +78,7 @@ class FastCodec:
             if token.special
         )
         self.decoder = decoder
+        self.identity = identity
 
     @property
     def num_special(self) -> int:
@@ -77,9 +89,11 @@ class FastCodec:
         """Ids of the text, special tokens in it included and none added."""
         return self._segments.encode(text)
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
         """The same ids, and for each range of characters that of its tokens."""
-        return self._segments.encode_at(text, chars)
+        return self._segments.encode_at(text, chars, splices)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
@@ -102,6 +116,7 @@ class SlowCodec:
     """A tokenizer of transformers that is written in Python."""
 
     decoder: object = None
+    identity = ""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -118,8 +133,10 @@ class SlowCodec:
         """Ids of the text, special tokens in it included and none added."""
         return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
-        """The same ids; where they come from is not known."""
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
+        """The same ids; where they come from is not known, nor are any tokens taken as they are."""
         return self.encode(text), None
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -161,7 +178,8 @@ def load_codec(path: Path) -> Codec:
 
 def _fast_codec(data: bytes) -> FastCodec:
     decoder: object = msgspec.json.decode(data, type=_TokenizerFile).decoder
-    return FastCodec(Tokenizer.from_buffer(data), decoder=decoder)
+    identity = hashlib.sha256(data).hexdigest()
+    return FastCodec(Tokenizer.from_buffer(data), decoder=decoder, identity=identity)
 
 
 def _load_by_transformers(path: Path) -> Codec:

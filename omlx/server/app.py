@@ -46,6 +46,7 @@ from omlx.server.prompt import find_model
 from omlx.server.quota import Quotas
 from omlx.server.resident import load_model, unload_model
 from omlx.server.respond import Responder
+from omlx.server.scale import scale_of
 from omlx.server.service import Service
 from omlx.server.web import (
     JSON,
@@ -238,6 +239,9 @@ class _Routes:
 
     def _listed(self, name: str, named: Named) -> Listed:
         window = self._service.window(named.entry, named.id)
+        if window is not None:
+            agent = self._service.context.model_settings(named.id).agent
+            window = scale_of(agent, window).tokens(window)
         return Listed(name, window, self._created, named.entry.id, named.profile)
 
     async def health(self, request: Request) -> HTTPResponse:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from omlx.server.generation import Ended, Piece, Usage
+from omlx.server.scale import REAL, Scale
 from omlx.server.session import Session
 
 Heard = list[tuple[int, Piece]]
@@ -21,10 +22,13 @@ class Choices:
     With several prompts, the answers to each follow each other.
     """
 
-    def __init__(self, sessions: Sequence[Session], num_prompts: int = 1) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], num_prompts: int = 1, scale: Scale = REAL
+    ) -> None:
         assert sessions and len(sessions) % num_prompts == 0, "a prompt has an answer"
         self._each = len(sessions) // num_prompts
         self._sessions = sessions
+        self._scale = scale
         self._open = set(range(len(sessions)))
         self._waiting: dict[asyncio.Task[list[Piece]], int] = {}
 
@@ -63,6 +67,11 @@ class Choices:
             sum(usage.completion for usage in usages),
             sum(usage.reasoning for usage in usages),
         )
+
+    @property
+    def told_usage(self) -> Usage:
+        """The same as the client is told it."""
+        return self._scale.usage(self.usage)
 
     async def next(self, timeout_s: float | None) -> Heard:
         """What has come since the last call, with the answer's number, waiting for the first.

@@ -4,7 +4,7 @@ Knows nothing about HTTP or how any of these is built.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,11 +14,14 @@ from omlx.engine.request import Engine, Listener
 from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
 from omlx.models.names import Names
+from omlx.models.segments import Splice
 from omlx.server.forms import SpeechForms
+from omlx.server.ledger import Ledger
 from omlx.settings.build import ModelSettings
 from omlx.settings.layers import Origin
 from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
+from omlx.storage.toolsets import ToolSets
 
 Message = Mapping[str, object]
 Range = tuple[int, int]
@@ -90,8 +93,22 @@ class ModelText(Protocol):
         """
         ...
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
-        """The token ids of a rendered prompt, and the tokens of ranges of its characters."""
+    @property
+    def identity(self) -> str:
+        """The same for models whose tokenizers are the same; empty where that is not known."""
+        ...
+
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
+        """The token ids of a rendered prompt, and the tokens of ranges of its characters.
+
+        `splices` are for stretches of the text whose tokens are known.
+        """
+        ...
+
+    def spelt(self, ids: Iterable[int]) -> list[bytes] | None:
+        """What each token adds to a text that has begun, special ones too; None: not known."""
         ...
 
     @property
@@ -178,6 +195,9 @@ class ServerContext:
     # Who set each setting, by its path.
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
+    # Orders in which sets of tools first came; for the text thread.
+    tool_sets: ToolSets | None = None
+    ledger: Ledger | None = None
 
     def names(self) -> Names:
         """The names of all models that are served now."""

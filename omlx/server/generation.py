@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from omlx.engine.request import FinishReason, RequestClass
-from omlx.server.context import Message
+from omlx.models.messages import Message
 from omlx.server.errors import ApiError, Flavor, bad_field
 from omlx.server.parse.said import Reasoning, Said, Score, Text
 
@@ -125,6 +125,8 @@ class Generation:
     places: Sequence[int] = ()
     # Where the body's system has each text of it that is used; the same.
     system_places: Sequence[int] = ()
+    # Where the body has each tool, where that is not simply its own list.
+    tool_places: Sequence[int] = ()
     # What the dialect that made this needs for the reply; nobody else looks at it.
     own: object = None
 

@@ -4,7 +4,7 @@ Knows nothing about how requests are served. Any thread may use it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -69,6 +69,9 @@ class Metrics:
         self._cached = self._counter(
             "cached_prompt_tokens", "Prompt tokens from the cache", "model", "tier"
         )
+        self._changes = self._counter(
+            "prompt_changes", "What gave prompts a stable form", "model", "rule"
+        )
         self._generated = self._counter("generated_tokens", "Generated tokens", "model")
         self._ttft_s = self._seconds("ttft_seconds", "From arrival to the first token")
         self._queue_s = self._seconds("queue_seconds", "From arrival to admission")
@@ -130,6 +133,11 @@ class Metrics:
                 self._part_s.labels(model, part).observe(seconds)
         if course.ended is not None:
             self._request_s.labels(model).observe(course.ended - course.arrived)
+
+    def changed(self, model: str, changes: Mapping[str, int]) -> None:
+        """A prompt was given a stable form (mutates)."""
+        for rule, num in changes.items():
+            self._changes.labels(model, rule).inc(num)
 
     def error_sent(self, status: int) -> None:
         """A request got an error as its answer, or as the end of one (mutates)."""

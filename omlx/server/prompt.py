@@ -4,22 +4,26 @@ Knows nothing about HTTP or engines. Runs on the text thread, one request at a t
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from omlx import __version__
 from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.names import Named
+from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
+from omlx.server.attempts import attempts
+from omlx.server.canonical import Changes, canonical, texts_of
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
 from omlx.server.generation import Choice, Dialect, Generation, Prompt, Wishes
 from omlx.server.handling import Handling
+from omlx.server.ledger import Ledger, Rendered
 from omlx.server.parse.speech import SpeechForm
+from omlx.server.scale import REAL, Scale, scale_of
 from omlx.server.variables import with_variables
 from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Sampling
@@ -39,6 +43,7 @@ class Encoded:
     tokens: tuple[int, ...]
     spans: tuple[Span, ...]
     max_tokens: int = 0
+    num_spliced: int = 0  # replies of which the tokens are those of earlier answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,12 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
+    num_spliced: int = 0  # as in Encoded
     fingerprint: str | None = None
+    # What was done to it before the template saw it, by the value of a rule.
+    changes: Changes = field(default_factory=dict[str, int])
+    # How its tokens are counted for the client.
+    scale: Scale = REAL
 
     @property
     def request(self) -> EngineRequest:
@@ -118,24 +128,26 @@ def prepare(
     body: bytes,
     wanted: Handling | None = None,
     tenant: str = "",
+    *,
+    salt: str = "",
 ) -> Prepared:
     """A body as a request to an engine; ApiError says what is wrong with it."""
     wanted = wanted or Handling()
-    generation = dialect.decode(body, tenant)
-    named, settings, text = _meant(context, generation)
-    entry = named.entry
+    asked_for = dialect.decode(body, tenant)
+    meant = _meant(context, asked_for, salt)
+    settings, text, generation, scale = meant.settings, meant.text, meant.generation, meant.scale
+    entry = meant.named.entry
     own_form = (
         SpeechForm() if generation.prompt is not None else context.forms.of(text, settings.parser)
     )
     form = _form(own_form, generation)
-    limits = (settings.context_window, text.context_window, entry.context_window)
-    window = min((limit for limit in limits if limit is not None), default=None)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
-    all_encoded = [encode(text, generation)]
+    all_encoded = [encode(text, generation, context.ledger, salt=salt)]
     all_encoded += [_plain(text, prompt) for prompt in generation.more_prompts]
     prompts = tuple(
-        replace(one, max_tokens=_budget(len(one.tokens), window, asked)) for one in all_encoded
+        replace(one, max_tokens=_budget(len(one.tokens), meant.window, asked, scale))
+        for one in all_encoded
     )
     encoded = prompts[0]
     is_thinking = form.opens_thinking(encoded.text)
@@ -157,12 +169,15 @@ def prepare(
         store=wanted.policy(settings.cache.store, request_class),
         request_class=request_class,
         repetition_guard=settings.scheduler.repetition_guard,
-        named=named.id,
+        named=meant.named.id,
         speech_form=form,
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
+        num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
+        changes=meant.changes,
+        scale=scale,
     )
 
 
@@ -173,45 +188,74 @@ def _fingerprint(version: str) -> str | None:
     return f"fp_{hashlib.sha256(f'{__version__} {version}'.encode()).hexdigest()[:12]}"
 
 
-def _meant(
-    context: ServerContext, generation: Generation
-) -> tuple[Named, ModelSettings, ModelText]:
-    """The model of a request, with its settings and its text side."""
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """The model of a request and the request as that model is to see it."""
+
+    named: Named
+    settings: ModelSettings
+    text: ModelText
+    window: int | None
+    generation: Generation
+    changes: Changes
+
+    @property
+    def scale(self) -> Scale:
+        return scale_of(self.settings.agent, self.window)
+
+
+def _meant(context: ServerContext, generation: Generation, salt: str) -> _Meant:
     named = find_model(context, generation.model)
     settings = context.model_settings(named.id)
-    return named, settings, with_variables(context.texts(named.entry), settings, generation)
+    text = with_variables(context.texts(named.entry), settings, generation)
+    limits = (settings.context_window, text.context_window, named.entry.context_window)
+    window = min((limit for limit in limits if limit is not None), default=None)
+    made = canonical(generation, settings.prompt, context.tool_sets, salt=salt)
+    return _Meant(named, settings, text, window, made.generation, made.changes)
 
 
-def count_tokens(context: ServerContext, dialect: Dialect, body: bytes) -> int:
+def count_tokens(context: ServerContext, dialect: Dialect, body: bytes, salt: str = "") -> int:
     """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
-    generation = dialect.decode(body)
-    _, _, text = _meant(context, generation)
-    return len(text.encode(render(text, generation.messages, generation.tools)))
+    meant = _meant(context, dialect.decode(body), salt)
+    generation = meant.generation
+    num_tokens = len(meant.text.encode(render(meant.text, generation.messages, generation.tools)))
+    return meant.scale.tokens(num_tokens)
 
 
 def head_of(spans: Sequence[Span]) -> int:
     """Where the system and the tools end, as far as they come before all messages."""
     head = 0
     for span in spans:
-        if span.part.kind is PartKind.MESSAGE:
+        is_moved = span.part.kind is PartKind.SYSTEM and span.part.name
+        if span.part.kind is PartKind.MESSAGE or is_moved:
             break
         head = span.end
     return head
 
 
-def encode(text: ModelText, generation: Generation) -> Encoded:
-    """The prompt of a request, and which of its tokens come from which part of the body."""
+def encode(
+    text: ModelText, generation: Generation, ledger: Ledger | None = None, *, salt: str = ""
+) -> Encoded:
+    """The prompt of a request, and which of its tokens come from which part of the body.
+
+    Of earlier replies that the ledger knows the tokens are taken from there.
+    """
     if generation.prompt is not None:
         return _plain(text, generation.prompt)
     prompt = render(text, generation.messages, generation.tools)
     found = _parts(text, generation, prompt)
-    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found])
+    splices: Sequence[Splice] = ()
+    if ledger is not None and found:
+        places = generation.places or range(len(generation.messages))
+        rendered = Rendered(prompt, generation.messages, places, found)
+        splices = ledger.splices(text, rendered, salt=salt)
+    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found], splices)
     spans: list[Span] = []
     for part, (start, end) in zip(found, ranges or (), strict=False):
         start = max(start, spans[-1].end if spans else 0)  # one token may hold the edge of two
         if start < end:
             spans.append(Span(part.part, start, end))
-    return Encoded(prompt, tuple(tokens), tuple(spans))
+    return Encoded(prompt, tuple(tokens), tuple(spans), num_spliced=len(splices))
 
 
 def _form(form: SpeechForm, generation: Generation) -> SpeechForm:
@@ -243,6 +287,7 @@ def _parts(text: ModelText, generation: Generation, prompt: str) -> list[CharSpa
             lambda messages, tools: render(text, messages, tools),
             places=generation.places,
             system_places=generation.system_places,
+            tool_places=generation.tool_places,
         )
     except RecursionError:  # a schema that is nested too deeply to be marked
         return []
@@ -270,11 +315,11 @@ def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message
     """
     begun = ""
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
-        messages, begun = messages[:-1], "".join(_texts(messages[-1]))
+        messages, begun = messages[:-1], "".join(texts_of(messages[-1]))
         if not messages:
             raise bad_field("$.messages", "Must hold a turn that can be answered")
     refusal: ModelError | None = None
-    for attempt in _attempts(messages):
+    for attempt in attempts(messages, lambda probe: text.render(probe, tools=tools or None)):
         try:
             return text.render(attempt, tools=tools or None) + begun
         except ModelError as error:
@@ -285,74 +330,12 @@ def render(text: ModelText, messages: Sequence[Message], tools: Sequence[Message
     ) from refusal
 
 
-def _attempts(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """What to give to the template, best first; later ones only where it objects."""
-    yield messages
-    if any(message.get("tool_calls") for message in messages):
-        yield _with_short_ids(messages)
-    if any(message["role"] == "system" for message in messages):
-        yield [messages[0], *map(_as_note, messages[1:])]
-        yield _merged(map(_as_note, messages))
-        yield _with_short_ids(_merged(map(_as_note, messages)))
-
-
-def _as_note(message: Message) -> Message:
-    if message["role"] != "system":
-        return message
-    note = "\n".join(_texts(message))
-    return {"role": "user", "content": f"<system-reminder>\n{note}\n</system-reminder>"}
-
-
-def _merged(messages: Iterable[Message]) -> list[Message]:
-    """Neighbours of one role as one message, for templates that want roles to alternate."""
-    made: list[Message] = []
-    for message in messages:
-        last = made[-1] if made else None
-        if last and last["role"] == message["role"] and _is_plain(last) and _is_plain(message):
-            made[-1] = {**last, "content": "\n\n".join([*_texts(last), *_texts(message)])}
-        else:
-            made.append(message)
-    return made
-
-
-def _is_plain(message: Message) -> bool:
-    return message.keys() <= {"role", "content"}
-
-
-def _with_short_ids(messages: Iterable[Message]) -> list[Message]:
-    """The same with ids of calls as Mistral's templates want them: nine letters and digits."""
-    short: dict[object, str] = {}
-    made: list[Message] = []
-    for message in messages:
-        calls = cast(list[dict[str, object]], message.get("tool_calls") or [])
-        if calls:
-            named = [
-                {**call, "id": short.setdefault(call.get("id"), f"{len(short):09d}")}
-                for call in calls
-            ]
-            message = {**message, "tool_calls": named}
-        if message.get("tool_call_id") in short:
-            message = {**message, "tool_call_id": short[message["tool_call_id"]]}
-        made.append(message)
-    return made
-
-
-def _texts(message: Message) -> list[str]:
-    match message.get("content"):
-        case None:
-            return []
-        case str(text):
-            return [text]
-        case parts:
-            return [part["text"] for part in cast(list[dict[str, str]], parts)]
-
-
-def _budget(num_tokens: int, window: int | None, asked: int | None) -> int:
+def _budget(num_tokens: int, window: int | None, asked: int | None, scale: Scale) -> int:
     """How many tokens the answer may have: what was asked for, at most the rest of the window."""
     if window is None:
         return asked or _UNKNOWN_WINDOW_BUDGET
     if num_tokens >= window:
-        raise overflow(num_tokens, window)
+        raise overflow(scale.tokens(num_tokens), scale.tokens(window))
     return min(asked or window, window - num_tokens)
 
 

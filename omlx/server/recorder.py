@@ -108,6 +108,7 @@ class Recorder:
             snapshot=course.usage.cached if trail and trail.needs_snapshot else None,
             salt=course.caller.salt,
             spans=course.spans,
+            changes=course.changes,
             text=course.prompt,
         )
 

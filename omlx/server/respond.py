@@ -73,7 +73,7 @@ class Responder:
         headers = headers_of(request)
         salt = cache_salt(headers, grant_of(request), isolate=context.settings.cache.isolate)
         who = replace(caller_of(request, dialect.flavor), salt=salt)
-        prepared = await service.prepare(dialect, body, handling(headers), who.tenant)
+        prepared = await service.prepare(dialect, body, handling(headers), who.tenant, salt=salt)
         generation = prepared.generation
         about = About(
             identity,
@@ -86,7 +86,7 @@ class Responder:
         )
         reply = dialect.reply(about)
         sessions = service.open_all(prepared, identity, arrived, who)
-        choices = Choices(sessions, generation.num_prompts)
+        choices = Choices(sessions, generation.num_prompts, prepared.scale)
         visit.charge(choices.usage.prompt, then=lambda: choices.usage.completion)
         if not generation.is_stream:
             with choices:
@@ -103,7 +103,9 @@ class Responder:
                 max_bytes=context.settings.server.max_body,
                 timeout_s=context.timing.body_s,
             )
-            return await self._service.count(dialect, body)
+            isolate = context.settings.cache.isolate
+            salt = cache_salt(headers_of(request), grant, isolate=isolate)
+            return await self._service.count(dialect, body, salt)
 
     async def _stream(self, request: Request, choices: Choices, reply: Reply) -> None:
         """Stream an answer; an error before the first byte is raised, a later one is streamed."""
@@ -142,7 +144,7 @@ async def _collect(choices: Choices, reply: Reply) -> bytes:
     while choices.num_open:
         for choice, piece in await choices.next(None):
             spoken.take(choice, piece)
-    return reply.whole(spoken.answers(), choices.usage)
+    return reply.whole(spoken.answers(), choices.told_usage)
 
 
 async def _pump(
@@ -155,7 +157,7 @@ async def _pump(
         parts: list[bytes] = []
         if not is_begun and (heard or is_silent):
             is_begun = True
-            parts.append(reply.begin(choices.usage))
+            parts.append(reply.begin(choices.told_usage))
         for choice, piece in heard:
             match piece:
                 case Began():
@@ -167,7 +169,7 @@ async def _pump(
                 case _:
                     parts.append(reply.said(piece, choice))
         if not choices.num_open:
-            parts.append(reply.end(choices.usage))
+            parts.append(reply.end(choices.told_usage))
         out = b"".join(parts)
         if not out and is_silent:
             out = reply.keepalive(progress)

@@ -24,6 +24,7 @@ from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
 from omlx.server.holder import explained
+from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.probe import write_fault
 from omlx.server.service import Service
@@ -33,6 +34,8 @@ from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
 from omlx.storage.journal import Journal
+from omlx.storage.replies import Replies
+from omlx.storage.toolsets import ToolSets
 
 _log = logging.getLogger("omlx.server")
 
@@ -68,29 +71,19 @@ def run_server(
         texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
         model_settings=settings.__getitem__,
         journal=_journal(resolved),
+        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
         keys_path=resolved.keys_path,
         profiles=names.profiles,
         refused=refused,
         origins=resolved.origins,
+        ledger=_ledger(resolved),
     )
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
     certificate = None if cert is None else fingerprint(cert)
 
     def on_bound(service: Service) -> None:
-        try:
-            write_state(
-                state_dir,
-                service.address,
-                cache_dir=resolved.cache_dir,
-                started=datetime.now(UTC),
-                certificate=certificate,
-                drain_s=resolved.settings.server.drain_timeout,
-                log_path=resolved.settings.log.file,
-                launched=launched,
-            )
-        except OSError as error:
-            _log.warning("other commands won't find this server: %s", error)
+        _leave_state(resolved, service.address, certificate, launched)
         if snapshot_sink is not None:
             snapshot_sink(service.status)
         on_ready(service.address)
@@ -100,6 +93,25 @@ def run_server(
             return runner.run(serve(context, on_bound=on_bound, warm=warm))
         except ServerError as error:
             raise explained(error, state_dir, resolved.settings.server.port) from error
+
+
+def _leave_state(
+    resolved: Resolved, address: str, certificate: str | None, launched: Launched | None
+) -> None:
+    """Leave word of this server for other commands; it serves without that as well."""
+    try:
+        write_state(
+            resolved.state_dir,
+            address,
+            cache_dir=resolved.cache_dir,
+            started=datetime.now(UTC),
+            certificate=certificate,
+            drain_s=resolved.settings.server.drain_timeout,
+            log_path=resolved.settings.log.file,
+            launched=launched,
+        )
+    except OSError as error:
+        _log.warning("other commands won't find this server: %s", error)
 
 
 def warm_plan(resolved: Resolved) -> WarmPlan:
@@ -162,6 +174,15 @@ def _check_cache(resolved: Resolved) -> None:
         return
     if reason := write_fault(resolved.cache_dir):
         _log.warning("nothing is stored on disk: %s: %s", resolved.cache_dir, reason)
+
+
+def _ledger(resolved: Resolved) -> Ledger | None:
+    settings = resolved.settings.prompt
+    if not (settings.ledger and resolved.settings.cache.is_on):
+        return None
+    return Ledger(
+        Replies(resolved.prompts_path, max_bytes=settings.ledger_max_size, clock=time.monotonic)
+    )
 
 
 def _fitting(

@@ -8,8 +8,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from omlx import __version__
+from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
@@ -18,6 +20,7 @@ from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
+from omlx.server.ledger import Said
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
@@ -40,6 +43,7 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.address = ""
         self.is_draining = False
+        self._is_closed = False
         self.on_open: Callable[[], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
@@ -55,19 +59,24 @@ class Service:
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
     async def prepare(
-        self, dialect: Dialect, body: bytes, wanted: Handling, tenant: str = ""
+        self,
+        dialect: Dialect,
+        body: bytes,
+        wanted: Handling,
+        tenant: str = "",
+        *,
+        salt: str = "",
     ) -> Prepared:
         """Do the text work of a request on the text thread; ApiError says what is wrong."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._text_thread, prepare, self.context, dialect, body, wanted, tenant
-        )
+        work = partial(prepare, self.context, dialect, body, wanted, tenant, salt=salt)
+        return await loop.run_in_executor(self._text_thread, work)
 
-    async def count(self, dialect: Dialect, body: bytes) -> int:
+    async def count(self, dialect: Dialect, body: bytes, salt: str = "") -> int:
         """How many tokens a prompt has; ApiError says what is wrong with it."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._text_thread, count_tokens, self.context, dialect, body
+            self._text_thread, count_tokens, self.context, dialect, body, salt
         )
 
     @property
@@ -86,6 +95,7 @@ class Service:
     ) -> list[Session]:
         """A session for each answer that a request wants; ApiError as `open`."""
         found = [self.open(prepared, request_id, arrived, caller)]
+        self.metrics.changed(prepared.model_id, prepared.changes)
         for number in range(1, prepared.generation.num_choices):
             another = self.open(prepared.another(number), f"{request_id}.{number}", arrived, caller)
             found.append(another)
@@ -113,11 +123,12 @@ class Service:
                 caller,
                 spans=prepared.spans,
                 prompt=prepared.prompt,
+                changes=prepared.changes,
             ),
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self.metrics.admitted, self._closed),
+            watchers=Watchers(self._opened, self.metrics.admitted, self._closed, self._answered),
         )
 
     def engines(self) -> list[EngineView]:
@@ -190,14 +201,30 @@ class Service:
 
     def close(self) -> None:
         """End the text thread once it is idle, and write what the journal still lacks."""
+        self._is_closed = True
         self._text_thread.shutdown(wait=False, cancel_futures=True)
+        if self.context.tool_sets is not None:
+            self.context.tool_sets.close()
         self._recorder.close()
+        if self.context.ledger is not None:
+            self.context.ledger.close()
 
     def _opened(self, course: Course) -> None:
         self._active[course.model_id] += 1
         self.running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
+
+    def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
+        """Have the ledger know an answer before a prompt that holds it can be looked at."""
+        ledger, generation = self.context.ledger, prepared.generation
+        if ledger is None or generation.prompt is not None or self._is_closed:
+            return
+        if prepared.store is StorePolicy.OFF:
+            return
+        is_private = prepared.store is StorePolicy.MEMORY
+        work = partial(ledger.record, prepared.text, said, salt=salt, is_private=is_private)
+        self._text_thread.submit(work).add_done_callback(_log_loss)
 
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
@@ -216,6 +243,12 @@ def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
 
 def _nothing() -> None:
     """Where nobody asks to be told of a request."""
+
+
+def _log_loss(recording: Future[None]) -> None:
+    error = None if recording.cancelled() else recording.exception()
+    if error is not None:
+        _log.error("the tokens of an answer were not kept", exc_info=error)
 
 
 def _log_failure(model_id: str, loading: Future[ModelText]) -> None:

@@ -25,12 +25,15 @@ from omlx.engine.request import (
     Token,
     Trail,
 )
+from omlx.server.canonical import Changes
 from omlx.server.errors import ApiError, busy, unavailable
 from omlx.server.generation import Began, Ended, Piece, Progress, Usage
 from omlx.server.hub import Hub, Stopping
+from omlx.server.ledger import Said
 from omlx.server.parse.said import CallArguments, CallEnded, Reasoning, Text
 from omlx.server.parse.speech import Speech
 from omlx.server.prompt import Prepared
+from omlx.server.spoken import Spoken
 from omlx.server.transcript import Transcript
 from omlx.storage.entry import Span, TtftParts
 
@@ -68,6 +71,8 @@ class Course:
     caller: Caller = field(default_factory=Caller)
     spans: tuple[Span, ...] = ()
     prompt: str | None = None
+    # What was done to the prompt, by the value of a rule.
+    changes: Changes = field(default_factory=dict[str, int])
     cached_memory: int = 0
     cached_disk: int = 0
     generated: int = 0
@@ -112,6 +117,10 @@ class Course:
         )
 
 
+def _nothing(prepared: Prepared, said: Said, salt: str) -> None:
+    """Where nobody asks for answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watchers:
     """Who is told of a request's course."""
@@ -119,6 +128,8 @@ class Watchers:
     on_open: Callable[[Course], None]
     on_admit: Callable[[Course], None]
     on_close: Callable[[Course], None]
+    # Of an answer with its tokens, before its end is told, and the salt; also of one given up.
+    on_answer: Callable[[Prepared, Said, str], None] = _nothing
 
 
 class Session:
@@ -146,6 +157,8 @@ class Session:
         self._tokens: list[int] = []
         self._is_over = False  # at the engine
         self._failure: ApiError | None = None
+        self._spoken = Spoken()
+        self._is_told = False
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -182,6 +195,7 @@ class Session:
         self._hub.close(self._engine_id)
         if not self._is_over:
             self._engine.abort(self._engine_id)
+        self._tell()
         self.course.reasoning = self._transcript.num_reasoning
         if isinstance(error, Exception):
             self.course.outcome = "failed"
@@ -202,7 +216,20 @@ class Session:
                 return []
             while self._inbox.qsize() and not self._has_last(pieces):
                 self._take(self._inbox.take(), pieces)
-        return _joined(pieces)
+        pieces = _joined(pieces)
+        for piece in pieces:
+            self._spoken.take(0, piece)
+        if self._has_last(pieces):
+            self._tell()
+        return pieces
+
+    def _tell(self) -> None:
+        """Say once what was said, however it ended: it may come back."""
+        if self._tokens and not self._is_told:
+            self._is_told = True
+            prompt = next((one.text for one in self._prepared.prompts), "")
+            said = Said(prompt, tuple(self._tokens), self._spoken.parts(0))
+            self._watchers.on_answer(self._prepared, said, self.course.caller.salt)
 
     def _has_last(self, pieces: list[Piece]) -> bool:
         return self._failure is not None or (bool(pieces) and isinstance(pieces[-1], Ended))

@@ -66,6 +66,11 @@ class Spoken:
             case _:
                 pass
 
+    def parts(self, choice: int) -> list[Text | Reasoning | ToolCall]:
+        """What was said in one answer, of which no more comes (mutates)."""
+        self._ones[choice].close()
+        return list(self._ones[choice].parts)
+
     def answers(self) -> list[Answer]:
         """All of them, in order; each has ended."""
         found: list[Answer] = []

@@ -3,9 +3,10 @@
 Knows nothing about any one template.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from omlx.models.detokenize import Detokenizer
+from omlx.models.segments import Splice
 from omlx.server.context import Message, ModelText, Range
 from omlx.server.generation import Generation
 from omlx.settings.build import ModelSettings
@@ -68,8 +69,17 @@ class _Varied:
         variables = {**self._variables, **(extra or {})}
         return self._text.render(messages, tools=tools, extra=variables)
 
-    def encode_at(self, text: str, chars: Sequence[Range]) -> tuple[list[int], list[Range] | None]:
-        return self._text.encode_at(text, chars)
+    @property
+    def identity(self) -> str:
+        return self._text.identity
+
+    def encode_at(
+        self, text: str, chars: Sequence[Range], splices: Sequence[Splice] = ()
+    ) -> tuple[list[int], list[Range] | None]:
+        return self._text.encode_at(text, chars, splices)
+
+    def spelt(self, ids: Iterable[int]) -> list[bytes] | None:
+        return self._text.spelt(ids)
 
     def spell(self, ids: Sequence[int]) -> str:
         return self._text.spell(ids)

@@ -24,6 +24,7 @@ from omlx.settings.layers import (
 )
 from omlx.settings.leaf import leaves, with_values
 from omlx.settings.machine import Machine
+from omlx.settings.prompts import Agent, Prompt
 from omlx.settings.schema import Cache, Parser, Sampling, Settings
 from omlx.settings.shipped import (
     family_layers,
@@ -60,6 +61,8 @@ class ModelSettings:
     thinking: bool | None = None
     scheduler: Scheduler = field(default_factory=Scheduler)
     parser: Parser = field(default_factory=Parser)
+    prompt: Prompt = field(default_factory=Prompt)
+    agent: Agent = field(default_factory=Agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,11 @@ class Resolved:
         """The file that keeps a row of figures of each request."""
         return places.journal_path(self.home)
 
+    @property
+    def prompts_path(self) -> Path:
+        """The file that keeps what makes prompts stable."""
+        return places.prompts_path(self.home)
+
     def profiles_of(self, model_id: str, model_dir: Path | None) -> Mapping[str, Origin]:
         """The names of a model's profiles, and where each is written; SettingsError."""
         shipped = self._own(model_dir)
@@ -162,6 +170,8 @@ class Resolved:
             thinking=settings.thinking,
             scheduler=settings.scheduler,
             parser=settings.parser,
+            prompt=settings.prompt,
+            agent=settings.agent,
         )
 
     def _shipped(self, model_id: str, model_dir: Path | None) -> list[Layer]:

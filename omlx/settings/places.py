@@ -55,6 +55,11 @@ def journal_path(home: Path) -> Path:
     return state_dir(home) / "journal.sqlite3"
 
 
+def prompts_path(home: Path) -> Path:
+    """The file that keeps what makes prompts stable: orders of tools, tokens of answers."""
+    return state_dir(home) / "prompts.sqlite3"
+
+
 def profile_dirs(home: Path, profiles: Path) -> tuple[Path, ...]:
     """Where a profile is looked for by its name: the user's own, then those with omlx."""
     return (profiles_dir(home), profiles, profiles / "hardware")

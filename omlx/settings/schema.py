@@ -9,6 +9,7 @@ from typing import Annotated
 
 from omlx.settings.engines import Auto, Engine, Scheduler
 from omlx.settings.option import Option, Unit
+from omlx.settings.prompts import Agent, Prompt
 from omlx.settings.server import Server
 
 
@@ -311,6 +312,8 @@ class Settings:
     log: Log = field(default_factory=Log)
     journal: Journal = field(default_factory=Journal)
     parser: Parser = field(default_factory=Parser)
+    prompt: Prompt = field(default_factory=Prompt)
+    agent: Agent = field(default_factory=Agent)
     context_window: Annotated[
         int | None,
         Option(

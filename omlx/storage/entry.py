@@ -4,8 +4,8 @@ Knows nothing about how it is kept, or about what made the figures.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import cast
 
@@ -92,7 +92,8 @@ class JournalEntry:
     and `nearest` is the block that went on from there otherwise. `computed` counts the prompt
     tokens whose state was there at the end. `snapshot` is the token after which the snapshot was
     taken that a model with recurrent layers went on from, None for another model. `text` is None
-    unless the user wants it kept. The first block is named after the root and `salt`.
+    unless the user wants it kept. The first block is named after the root and `salt`. `changes`
+    counts by kind what was done to the prompt before the template saw it.
     """
 
     request_id: str
@@ -120,6 +121,7 @@ class JournalEntry:
     spans: tuple[Span, ...] = ()
     text: str | None = None
     salt: str = ""
+    changes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def cached(self) -> int:
@@ -172,6 +174,23 @@ def spans_from(text: str) -> tuple[Span, ...]:
     if not isinstance(tree, list):
         return ()
     return tuple(_spans(cast(list[object], tree)))
+
+
+def changes_text(changes: Mapping[str, int]) -> str:
+    """What was done to a prompt as compact JSON; empty for nothing."""
+    return json.dumps(dict(changes), separators=(",", ":")) if changes else ""
+
+
+def changes_from(text: str) -> dict[str, int]:
+    """The same back; what the text holds besides is left out."""
+    try:
+        tree: object = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(tree, dict):
+        return {}
+    found = cast(dict[str, object], tree)
+    return {kind: num for kind, num in found.items() if isinstance(num, int)}
 
 
 def _spans(rows: Sequence[object]) -> Iterator[Span]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from omlx.errors import StoreError
-from omlx.storage.entry import JournalEntry, MissReason, TtftParts, spans_from
+from omlx.storage.entry import JournalEntry, MissReason, TtftParts, changes_from, spans_from
 from omlx.storage.journal import MIGRATIONS, version_of
 from omlx.storage.layout import HASH_BYTES
 
@@ -96,6 +96,7 @@ def _entry(row: sqlite3.Row) -> JournalEntry:
         nearest=row["nearest"],
         snapshot=row["snapshot"] if "snapshot" in row.keys() else None,  # noqa: SIM118
         salt=row["salt"] if "salt" in row.keys() else "",  # noqa: SIM118
+        changes=changes_from(row["changes"] if "changes" in row.keys() else ""),  # noqa: SIM118
         spans=spans_from(row["spans"]),
         text=row["text"],
     )

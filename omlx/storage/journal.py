@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from omlx.storage.entry import JournalEntry, MissReason, spans_text
+from omlx.storage.entry import JournalEntry, MissReason, changes_text, spans_text
 
 _log = logging.getLogger("omlx.storage")
 _LOCK_TIMEOUT_S = 1.0
@@ -38,6 +38,7 @@ MIGRATIONS = (
     """,
     "ALTER TABLE requests ADD COLUMN snapshot INTEGER;",
     "ALTER TABLE requests ADD COLUMN salt TEXT NOT NULL DEFAULT '';",
+    "ALTER TABLE requests ADD COLUMN changes TEXT NOT NULL DEFAULT '';",
 )
 
 
@@ -241,6 +242,7 @@ def _columns(entry: JournalEntry) -> dict[str, object]:
         "nearest": entry.nearest,
         "snapshot": entry.snapshot,
         "salt": entry.salt,
+        "changes": changes_text(entry.changes),
         "spans": spans_text(entry.spans),
         # Half an emoji, which Python can hold and sqlite can't.
         "text": entry.text and entry.text.encode("utf-8", "replace").decode(),

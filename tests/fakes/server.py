@@ -18,9 +18,11 @@ from omlx.server.service import Service
 from omlx.server.warm import WarmPlan
 from omlx.settings.build import ModelSettings
 from omlx.settings.engines import Scheduler
+from omlx.settings.prompts import Agent, Prompt
 from omlx.settings.schema import Cache, Models, Sampling, Server, Settings
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.storage.journal import Journal
+from omlx.storage.toolsets import ToolSets
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine
 from tests.fakes.text import FakeText
 
@@ -57,6 +59,9 @@ class Plan:
     cache: Cache = field(default_factory=Cache)
     journal: JournalSettings = field(default_factory=JournalSettings)
     journal_path: Path | None = None
+    prompt: Prompt = field(default_factory=Prompt)
+    agent: Agent = field(default_factory=Agent)
+    tool_sets: ToolSets | None = None
     keys_path: Path | None = None
     profiles: dict[str, list[str]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -67,7 +72,15 @@ class Plan:
 
     def context(self) -> ServerContext:
         """The server's context."""
-        settings = ModelSettings(self.sampling, self.context_window, {}, {}, cache=self.cache)
+        settings = ModelSettings(
+            self.sampling,
+            self.context_window,
+            {},
+            {},
+            cache=self.cache,
+            prompt=self.prompt,
+            agent=self.agent,
+        )
         return ServerContext(
             settings=Settings(
                 server=self.server,
@@ -84,6 +97,7 @@ class Plan:
             timing=self.timing,
             max_backlog=self.max_backlog,
             keys_path=self.keys_path,
+            tool_sets=self.tool_sets,
             journal=self.journal_path
             and Journal(self.journal_path, max_bytes=10**9, max_age_s=10**6, clock=time.time),
         )

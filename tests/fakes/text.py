@@ -39,7 +39,12 @@ class FakeText:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_at(self, text, chars):
+    identity = ""
+
+    def spelt(self, ids):
+        return [self.token_bytes(token) for token in ids]
+
+    def encode_at(self, text, chars, splices=()):
         def tokens(char: int) -> int:
             return len(text[:char].encode())
 

@@ -1,5 +1,6 @@
 """A log that several processes write to, and that is rotated."""
 
+import fcntl
 import logging
 import os
 import stat
@@ -61,6 +62,42 @@ def test_another_process_goes_on_in_the_new_file(tmp_path: Path, fd: int, second
     write(other, second, "other\n")
     assert file.old(1).read_text() == "one, long enough\na library of the other\n"
     assert file.path.read_text() == "one again\nother\n"
+    assert not file.old(2).exists()
+
+
+def test_files_are_moved_by_one_process_at_a_time(tmp_path: Path, fd: int) -> None:
+    file = LogFile(tmp_path / "a.log", max_bytes=10, keep=3)
+    output = Output(file, fd)
+    output.take()
+    write(output, fd, "long enough\n")
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    write(output, fd, "goes on\n")
+    assert file.path.read_text() == "long enough\ngoes on\n"
+    os.close(other)
+    write(output, fd, "new\n")
+    assert file.path.read_text() == "new\n"
+
+
+def test_a_file_that_another_process_began_meanwhile_is_not_moved(tmp_path: Path, fd: int) -> None:
+    class Slow(LogFile):
+        """Looks at the path before the other process began the file, and after that."""
+
+        def is_output(self, fd: int) -> bool:
+            if not self.old(1).exists():
+                self.path.rename(self.old(1))
+                self.path.write_text("of the other\n")
+                return True
+            return super().is_output(fd)
+
+    path = tmp_path / "a.log"
+    handle = LogFile(path, 10, 3).open()
+    os.dup2(handle, fd)
+    os.close(handle)
+    os.write(fd, b"long enough\n")
+    file = Slow(path, 10, 3)
+    write(Output(file, fd), fd, "mine\n")
+    assert path.read_text() == "of the other\nmine\n"
     assert not file.old(2).exists()
 
 

@@ -67,6 +67,8 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
         )
         yield "TTFT", f"{format_duration(entry.parts.ttft_s)}: {named}"
     yield "miss", entry.miss.value
+    if entry.changes:
+        yield "changed", ", ".join(f"{kind} {num:,}" for kind, num in entry.changes.items())
 
 
 def _table(found: Explanation) -> str:
@@ -144,6 +146,7 @@ def _entry_json(entry: JournalEntry) -> dict[str, object]:
         "ttft_parts_s": None if entry.parts is None else entry.parts.by_name(),
         "miss": entry.miss.value,
         "snapshot": entry.snapshot,
+        "changes": dict(entry.changes),
     }
 
 

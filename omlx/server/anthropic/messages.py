@@ -35,8 +35,6 @@ from omlx.server.generation import (
 _log = logging.getLogger("omlx.server")
 _DECODER = msgspec.json.Decoder(types.MessagesRequest)
 _COUNT_DECODER = msgspec.json.Decoder(types.CountRequest)
-# Claude Code's line about itself: part of it changes with every request, and it is not for models.
-_ATTRIBUTION = "x-anthropic-billing-header:"
 _CHOICES = {
     "auto": Choice.AUTO,
     "any": Choice.REQUIRED,
@@ -89,7 +87,7 @@ class Counting:
 def _conversation(request: types.CountRequest) -> Generation:
     if not request.messages:
         raise bad_field("$.messages", "Must hold at least one message")
-    tools, later = _tools(request.tools or ())
+    tools, later, tool_places = _tools(request.tools or ())
     reader = _Reader(request.model, later)
     system, system_places = _system(request.system)
     placed = [(-1, message) for message in system]
@@ -101,6 +99,7 @@ def _conversation(request: types.CountRequest) -> Generation:
         places=[place for place, _ in placed],
         system_places=system_places,
         tools=tools,
+        tool_places=tool_places,
         later_tools=list(later.values()),
         tool_choice=_tool_choice(request.tool_choice, [*map(tool_name, tools), *later]),
         thinking=_thinking(request),
@@ -113,14 +112,9 @@ def _system(
 ) -> tuple[list[context.Message], list[int]]:
     """The system message, if there is one, and which blocks of the body's its texts are."""
     texts = [system or ""] if not isinstance(system, list) else [block.text for block in system]
-    kept = [(place, _without_attribution(text)) for place, text in enumerate(texts)]
-    kept = [(place, text) for place, text in kept if text]
+    kept = [(place, text) for place, text in enumerate(texts) if text]
     message: context.Message = {"role": "system", "content": content([text for _, text in kept])}
     return [message] if kept else [], [place for place, _ in kept]
-
-
-def _without_attribution(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 class _Reader:
@@ -219,9 +213,11 @@ def _call(use: types.ToolUseBlock) -> dict[str, object]:
 
 def _tools(
     raw_tools: Sequence[msgspec.Raw],
-) -> tuple[list[context.Message], dict[str, context.Message]]:
-    """The tools as templates know them, and by name those that are told of only later."""
+) -> tuple[list[context.Message], dict[str, context.Message], list[int]]:
+    """The tools as templates know them, by name those that are told of only later, and where the
+    body has each of the first."""
     now: list[context.Message] = []
+    places: list[int] = []
     later: dict[str, context.Message] = {}
     for index, raw in enumerate(raw_tools):
         param = f"$.tools[{index}]"
@@ -242,7 +238,8 @@ def _tools(
             later[tool.name] = made
         else:
             now.append(made)
-    return now, later
+            places.append(index)
+    return now, later, places
 
 
 def _tool_choice(wanted: types.ToolChoice | None, names: Sequence[str]) -> ToolChoice:

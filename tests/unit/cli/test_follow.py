@@ -84,6 +84,38 @@ def test_a_log_that_is_not_there_yet_or_emptied(path: Path, follow: Follow) -> N
     assert follower.more() == ["new"]
 
 
+def test_what_is_written_while_a_new_file_is_found_comes_before_it(path: Path) -> None:
+    class Late(Follower):
+        def _newer(self) -> list[tuple[Path, tuple[int, int]]]:
+            append(path.with_name("a.log.1"), "late\n")
+            return super()._newer()
+
+    append(path, "1\n")
+    with closing(Late(path, wanted(None))) as follower:
+        follower.last(10)
+        rotate(path)
+        append(path, "new\n")
+        assert follower.more() == ["late", "new"]
+
+
+def test_a_rotation_while_the_last_lines_are_read(path: Path) -> None:
+    class Late(Follower):
+        is_done = False
+
+        def _open(self, which: Path):  # type: ignore[no-untyped-def]
+            if which == path and not self.is_done:
+                self.is_done = True
+                rotate(path)
+                append(path, "3\n")
+            return super()._open(which)
+
+    append(path, "1\n")
+    rotate(path)
+    append(path, "2\n")
+    with closing(Late(path, wanted(None))) as follower:
+        assert follower.last(10) == ["1", "2", "3"]
+
+
 def test_bytes_that_are_no_text(path: Path, follow: Follow) -> None:
     path.write_bytes(b"\xff\xfe\x00\n" + b"x" * 3_000_000 + b"\n")
     found = follow().last(2)

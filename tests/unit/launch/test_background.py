@@ -118,6 +118,13 @@ def test_hostile_files_are_stale(home: Path, machine: FakeMachine, content: byte
     assert find(home / "state", machine=machine) == Found((), ())
 
 
+def test_a_huge_file_is_stale_whatever_it_begins_with(home: Path, machine: FakeMachine) -> None:
+    machine.run(PID)
+    path = leave_state(home)
+    path.write_text(path.read_text() + " " * 200_000)
+    assert find(home / "state", machine=machine).servers == ()
+
+
 def test_odd_values_beside_the_pid_are_passed_over(home: Path, machine: FakeMachine) -> None:
     machine.run(PID)
     leave_state(home, started=5, drain_s="x", log=["/"], launched={"arguments": [1], "cwd": "/"})

@@ -4,10 +4,12 @@ import pytest
 
 from omlx.engine.request import SamplingParams
 from omlx.server.anthropic.messages import Messages
+from omlx.server.canonical import canonical
 from omlx.server.errors import ApiError
 from omlx.server.generation import Generation
 from omlx.server.openai.chat import Chat
 from omlx.server.prompt import encode, prepare, render
+from omlx.settings.prompts import Prompt
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.settings.schema import Sampling, Server
 from tests.fakes.server import Plan, entry
@@ -274,7 +276,8 @@ def test_text_that_only_quotes_the_line_is_left_alone():
 
 
 def parts(body: dict, dialect=None, text=None) -> dict[str, str]:
-    generation = (dialect or Chat()).decode(json.dumps(body).encode())
+    decoded = (dialect or Chat()).decode(json.dumps(body).encode())
+    generation = canonical(decoded, Prompt(), None).generation
     encoded = encode(text or FakeText(), generation)
     assert bytes(encoded.tokens).decode() == encoded.text
     data = bytes(encoded.tokens)

@@ -47,6 +47,7 @@ ENTRY = JournalEntry(
     computed=1000,
     nearest=name("near"),
     snapshot=300,
+    changes={"attribution": 1, "tool_order": 3},
     salt="ab",
     spans=(Span(Part(PartKind.SYSTEM, 0), 1, 5),),
 )
@@ -135,9 +136,10 @@ def test_a_file_of_an_older_version_is_read_and_then_brought_up_to_date(shelf: S
     with closing(sqlite3.connect(shelf.path)) as db:
         db.execute("ALTER TABLE requests DROP COLUMN snapshot")
         db.execute("ALTER TABLE requests DROP COLUMN salt")
+        db.execute("ALTER TABLE requests DROP COLUMN changes")
         db.execute("PRAGMA user_version = 1")
         db.commit()
-    assert shelf.history.last() == replace(ENTRY, snapshot=None, salt="")
+    assert shelf.history.last() == replace(ENTRY, snapshot=None, salt="", changes={})
     shelf.journal.add(replace(ENTRY, request_id="next"))
     found = [shelf.history.find(request_id) for request_id in ("abc123", "next")]
     assert [row and row.snapshot for row in found] == [None, 300]
