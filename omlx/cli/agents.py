@@ -57,9 +57,10 @@ def running(resolved: "Resolved") -> "RunningServer | None":
     if is_typed(resolved, "server.port"):
         servers = [one for one in servers if one.port == port]
     servers.sort(key=lambda one: one.port != port)
+    key = resolved.settings.server.api_key
     for server in servers:
         try:
-            get_json(server.address, "/health", certificate=server.certificate)
+            get_json(server.address, "/health", api_key=key, certificate=server.certificate)
         except ServerError:
             continue
         return server

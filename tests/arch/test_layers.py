@@ -33,6 +33,7 @@ OWNERS = {
     "xxhash": ("omlx.storage",),
     "huggingface_hub": ("omlx.models.hub",),
     "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.cli"),
+    "yaml": ("omlx.launch",),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch", "omlx.cache.codec",
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
