@@ -1,11 +1,17 @@
 """Real coding agents, headless: installed outside the repository, each with a home of its own."""
 
+import fcntl
 import os
+import pty
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +25,8 @@ _INSTALL_S, _RUN_S = 1800, 300
 class Agent:
     """How to make one agent answer a prompt and end; `more` goes on with the last conversation.
 
-    "{session}" in these is a name for the conversation.
+    "{session}" in these is a name for the conversation: the agent's own, of the newest entry in the
+    folder `sessions` of its home, where it takes no other.
     """
 
     name: str
@@ -30,6 +37,9 @@ class Agent:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     # What its first prompt must hold for the model to do what the agent lets it do.
     word: str = "TOOLTEST"
+    sessions: str = ""
+    # It goes on with a conversation in a terminal only.
+    is_typed: bool = False
 
 
 _CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
@@ -63,7 +73,7 @@ AGENTS = {
             ("chat", "-Q", "--yolo", "--continue", "-q"),
         ),
         Agent("qwen-code", ("-y", "-p"), ("-y", "--continue", "-p")),
-        Agent("cline", (), ("--continue",)),
+        Agent("cline", (), ("--id", "{session}"), sessions=".cline/data/sessions", is_typed=True),
         Agent("kilo", ("run", "--auto"), ("run", "--auto", "--continue")),
         Agent("continue", ("--auto", "-p"), ("--auto", "--resume", "-p")),
         Agent(
@@ -101,6 +111,70 @@ def install(name: str) -> str:
     return done.stdout.strip()
 
 
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        self._main, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=dict(env), stdin=inner, stdout=inner, stderr=inner,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(inner)
+        self.text = ""
+        self.code = 0
+
+    def read(self, seconds: float) -> bool:
+        """Read what comes within so long, and answer what it asks of a terminal."""
+        ready, _, _ = select.select([self._main], [], [], seconds)
+        if not ready:
+            return False
+        try:
+            data = os.read(self._main, 65536)
+        except OSError:
+            return False
+        self.text += data.decode(errors="replace")
+        for asked, answer in _QUERIES.items():
+            if asked in data:
+                os.write(self._main, answer)
+        return bool(data)
+
+    def settle(self, quiet_s: float = 3.0, most_s: float = 60.0) -> None:
+        """Read until nothing has come for a while."""
+        deadline = time.monotonic() + most_s
+        while self.read(quiet_s) and time.monotonic() < deadline:
+            pass
+
+    def write(self, text: str) -> None:
+        os.write(self._main, text.encode())
+
+    def leave(self) -> None:
+        """Have the program end as a user would, by Ctrl-C."""
+        for _ in range(4):
+            if self._process.poll() is not None:
+                break
+            self.write("\x03")
+            self.settle(1.0, 5.0)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.code = self._process.wait()
+        os.close(self._main)
+
+
+_QUERIES = {
+    b"\x1b[6n": b"\x1b[1;1R",
+    b"\x1b[c": b"\x1b[?62;c",
+    b"\x1b]11;?": b"\x1b]11;rgb:0000/0000/0000\x1b\\",
+}
+
+
 class Desk:
     """A home and a project of an agent's own, from which it is launched."""
 
@@ -121,7 +195,7 @@ class Desk:
         agent = self.agent
         self._num_sessions += not goes_on
         given = agent.more if goes_on else agent.first
-        args = [arg.format(session=f"s{self._num_sessions}") for arg in given]
+        args = [arg.format(session=self._session()) for arg in given]
         args += [text, *agent.last]
         command = ["launch", agent.name, "--model", self._model, *options, "--", *args]
         process = subprocess.Popen(
@@ -138,6 +212,29 @@ class Desk:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
         return Ran(process.returncode, stdout, stderr)
+
+    def type(self, text: str, is_over: Callable[[], bool], *, timeout_s: float = 120) -> Ran:
+        """Go on with the last conversation in a terminal until `is_over`, then leave it."""
+        args = [arg.format(session=self._session()) for arg in self.agent.more]
+        command = ["launch", self.agent.name, "--model", self._model, "--", *args]
+        env = {**self._env(), **self.agent.env, "TERM": "xterm-256color"}
+        with Terminal([sys.executable, "-m", "omlx", *command], self.project, env) as terminal:
+            terminal.settle()
+            terminal.write(text)
+            terminal.settle()
+            terminal.write("\r")
+            deadline = time.monotonic() + timeout_s
+            while not is_over() and time.monotonic() < deadline:
+                terminal.read(0.2)
+            terminal.settle()
+            terminal.leave()
+        return Ran(terminal.code, terminal.text, "")
+
+    def _session(self) -> str:
+        folder = self.home / self.agent.sessions
+        if not self.agent.sessions or not folder.is_dir():
+            return f"s{self._num_sessions}"
+        return max(folder.iterdir(), key=lambda path: path.stat().st_mtime).stem
 
     def _env(self) -> dict[str, str]:
         path = f"{clients_dir() / 'bin'}:{Path(_node()).parent}:/usr/bin:/bin"

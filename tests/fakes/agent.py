@@ -2,7 +2,7 @@
 
 Weights are random but for the output head, which is wired as a chain of tokens: every answer is a
 fixed text and the end of a turn. With "TOOLTEST" in a user's text the template opens the chain of
-the first tool that it knows, and with "EDITTEST" that of an edit as aider wants it.
+the client's shell tool, and with "EDITTEST" that of an edit as aider wants it.
 """
 
 import json
@@ -21,7 +21,7 @@ ANSWER = (
 )
 SECRET = "the stone is under the river"  # what the file says that every call reads
 _COMMAND = "cat README.md"
-# The shell tool of each client and what it is called with.
+# The shell tool of each client and what it is called with; the first that a client has is called.
 CALLS: dict[str, dict[str, object]] = {
     "Bash": {"command": _COMMAND},
     "exec_command": {"cmd": _COMMAND},
@@ -57,11 +57,11 @@ _TEMPLATE = """\
 {%- if tools -%}
 {{- '\\n\\n# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
 {{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
-{%- for tool in tools -%}
-{{- '\\n' ~ (tool | tojson) -}}
-{%- if ns.call and not ns.done and not ns.open and tool.function.name in KNOWN -%}
-{%- set ns.open = '<|call_' ~ tool.function.name ~ '|>' -%}
-{%- endif -%}
+{%- for tool in tools -%}{{- '\\n' ~ (tool | tojson) -}}{%- endfor -%}
+{%- for name in KNOWN if ns.call and not ns.done -%}
+{%- for tool in tools if not ns.open and tool.function.name == name -%}
+{%- set ns.open = '<|call_' ~ name ~ '|>' -%}
+{%- endfor -%}
 {%- endfor -%}
 {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and ' -}}
 {{- 'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": ' -}}
