@@ -49,7 +49,7 @@ class OddTokens:
         made: list[int] = []
         for token_id in ids:
             spelt = self._text.token_bytes(token_id)
-            if self._text.is_special(spelt.decode("utf-8", "replace")) or rng.random() < 0.3:
+            if self._text.is_special(spelt.decode("utf-8", "replace")) or rng.random() < 0.1:
                 made.append(token_id)
             else:
                 made += self._halves(spelt, token_id, rng)

@@ -17,7 +17,7 @@ from omlx.cli.options import (
 )
 from omlx.cli.running import described, meant, state_dir
 from omlx.cli.start import begin, say_port, show, talk
-from omlx.errors import OmlxError, UsageError
+from omlx.errors import OmlxError, ServerError, UsageError
 
 if TYPE_CHECKING:
     from omlx.client import Launched, RunningServer
@@ -58,7 +58,14 @@ def restart(ctx: click.Context, *, as_json: bool, **given: object) -> None:
         ended = stop(server, on_progress=talk)
         how = f"; {ended.num_killed} processes had to be killed" if ended.num_killed else ""
         talk(f"stopped after {ended.seconds:.1f} s{how}")
-    show(begin(resolved, options), as_json=as_json)
+    try:
+        started = begin(resolved, options)
+    except ServerError as error:
+        if server is None:
+            raise
+        hint = "; ".join(filter(None, [error.hint, "the server that ran before is stopped"]))
+        raise ServerError(error.message, hint=hint) from None
+    show(started, as_json=as_json)
 
 
 def _server(servers: "tuple[RunningServer, ...]", options: Given) -> "RunningServer | None":

@@ -4,6 +4,7 @@ Knows nothing about any one client. Its files are in a folder of its own that is
 folders of launchers that died are removed by the next one.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,7 +12,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -28,25 +30,54 @@ _LOCAL = "127.0.0.1,localhost,::1"
 
 @contextmanager
 def folder_of(runs: Path, name: str) -> Generator[Path]:
-    """A folder for a client's files, there while it is entered; only this user can look into it."""
+    """A folder for a client's files, there while it is entered; only this user can look into it.
+
+    It is the same one each time, unless another launcher has it: its path is in some prompts.
+    """
     sweep(runs)
-    folder = runs / f"{os.getpid()}-{name}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise OmlxError(f"{folder} cannot be made: {error.strerror or error}") from None
+    folder, lock = _own(runs, name)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def sweep(runs: Path) -> None:
     """Remove the folders of launchers whose process is gone."""
     for folder in runs.glob("*-*"):
-        pid = folder.name.partition("-")[0]
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            lock = _claimed(folder) if folder.name.rpartition("-")[2].isdecimal() else None
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _own(runs: Path, name: str) -> tuple[Path, int]:
+    """The first folder of a client that no other launcher has, and its lock."""
+    for number in count(1):
+        folder = runs / f"{name}-{number}"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = _claimed(folder)
+        except OSError as error:
+            raise OmlxError(f"{folder} cannot be made: {error.strerror or error}") from None
+        if lock is not None:
+            return folder, lock
+    raise AssertionError("numbers end")
+
+
+def _claimed(folder: Path) -> int | None:
+    """The lock of a folder that nobody has, as a descriptor; OSError if it can't be opened."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), folder.lstat()):  # else its owner has just removed it
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:

@@ -53,6 +53,7 @@ class TextModel:
         self._rule = piece_rule(codec.decoder)
         # By the special tokens that are a part of the text: few, and the same for each request.
         self._pieces: dict[frozenset[str], Pieces] = {}
+        self._spelt: dict[int, bytes] = {}  # as many as the vocabulary has at most
 
     @classmethod
     def load(cls, path: Path, *, today: Callable[[], date] = date.today) -> "TextModel":
@@ -124,7 +125,8 @@ class TextModel:
         """What each token adds to a text that has begun, special ones too; None: not known."""
         if self._pieces_of(frozenset()) is None:
             return None
-        return [self.token_bytes(token_id) for token_id in ids]
+        known = self._spelt
+        return [known[i] if i in known else known.setdefault(i, self.token_bytes(i)) for i in ids]
 
     def spell(self, ids: Sequence[int]) -> str:
         """Text of token ids with special tokens, as a prompt has it."""

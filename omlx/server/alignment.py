@@ -52,8 +52,9 @@ def known(text: Tokenizer, place: bytes, ids: Sequence[int]) -> Known | None:
             whole = b"".join(spelt[:length]).decode()
         except UnicodeDecodeError:
             continue
-        edges = array("I", accumulate(map(_num_chars, spelt[:length]), initial=0))
-        return Known(place, whole, Segment(array("I", ids[:length]), edges[:-1], edges[1:]))
+        ends = array("I", accumulate(map(_num_chars, spelt[:length])))
+        starts = array("I", map(_start, spelt[:length], (0, *ends[:-1])))
+        return Known(place, whole, Segment(array("I", ids[:length]), starts, ends))
     return None
 
 
@@ -62,12 +63,17 @@ def _num_chars(spelt: bytes) -> int:
     return len(spelt) if spelt.isascii() else sum(byte & 0xC0 != 0x80 for byte in spelt)
 
 
+def _start(spelt: bytes, before: int) -> int:
+    """The character that a token begins with or in, after so many that have begun."""
+    return before - (spelt[0] & 0xC0 == 0x80)
+
+
 class Aligner:
     """Looks for replies in one prompt after the other; for one thread."""
 
     def __init__(self, text: Tokenizer) -> None:
         self._text = text
-        self._edges: dict[str, bool] = {}
+        self._ends: tuple[str, ...] = ()  # special tokens that follow replies
 
     def find(self, prompt: str, core: str, at: int, reply: Known) -> Splice | None:
         """The stretch of `prompt` that a reply's tokens are, whose `core` is printed at `at`."""
@@ -100,28 +106,21 @@ class Aligner:
             char = segment.starts[idx]
             if char != after and not reply.text[char : char + 1].isspace():
                 continue
-            if not self._begins(segment.ids[idx]) or not self._may_end(prompt, start + char):
+            is_within = char < segment.ends[idx - 1]
+            if is_within or not self._may_end(prompt, start + char):
                 continue
             part = Segment(segment.ids[:idx], segment.starts[:idx], segment.ends[:idx])
             return Splice(start, start + char, part)
         return None
-
-    def _begins(self, token_id: int) -> bool:
-        """Whether a token begins with a character, not within one."""
-        spelt = self._text.spelt([token_id])
-        return bool(spelt) and spelt[0][0] & 0xC0 != 0x80
 
     def _may_end(self, prompt: str, end: int) -> bool:
         """Whether what follows spells itself when it is encoded by itself.
 
         Some tokenizers put a space before a text; what a special token begins is none.
         """
-        edge = prompt[end : end + _EDGE_CHARS]
-        if edge not in self._edges:
-            if len(self._edges) > 10_000:
-                self._edges.clear()
-            self._edges[edge] = self._spells_itself(edge)
-        return self._edges[edge]
+        return prompt.startswith(self._ends, end) or self._spells_itself(
+            prompt[end : end + _EDGE_CHARS]
+        )
 
     def _adds_space(self, prompt: str, start: int, length: int) -> bool:
         """Whether a space comes before a text where it is encoded after what is before it."""
@@ -132,7 +131,9 @@ class Aligner:
     def _spells_itself(self, edge: str) -> bool:
         at = 0
         for spelt in self._text.spelt(self._text.encode(edge)) or ():
-            if self._text.is_special(spelt.decode("utf-8", "replace")):
+            token = spelt.decode("utf-8", "replace")
+            if self._text.is_special(token):
+                self._ends += () if at else (token,)
                 break
             if not edge.encode().startswith(spelt, at):
                 return False
@@ -142,8 +143,11 @@ class Aligner:
 
 def _without_space(reply: Known) -> Known:
     """A reply without the space that its text begins with, but with its tokens."""
-    edges = array("I", (max(edge - 1, 0) for edge in (*reply.segment.starts, len(reply.text))))
-    segment = Segment(reply.segment.ids, edges[:-1], edges[1:])
+    starts, ends = (
+        array("I", (max(edge - 1, 0) for edge in edges))
+        for edges in (reply.segment.starts, reply.segment.ends)
+    )
+    segment = Segment(reply.segment.ids, starts, ends)
     return Known(reply.place, reply.text[1:], segment)
 
 

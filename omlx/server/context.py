@@ -195,6 +195,7 @@ class ServerContext:
     # Who set each setting, by its path.
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
+    ledger: Ledger | None = None
     # Orders in which sets of tools first came; for the text thread.
     tool_sets: ToolSets | None = None
     ledger: Ledger | None = None

@@ -8,10 +8,11 @@ import hashlib
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from omlx.models.messages import Message
 from omlx.models.segments import Splice
@@ -24,7 +25,7 @@ from omlx.storage.entry import PartKind
 from omlx.storage.replies import Replies, Reply
 
 _MAX_TOKENS = 2_000_000  # in memory, at 13 bytes or so each
-_EACH = 8  # ways to have said the same
+_EACH = 32  # ways to have said the same
 _MAX_WAITING = 1000
 _CLOSE_S = 1.0
 _PLACE_BYTES = 16
@@ -64,6 +65,8 @@ class Ledger:
         self._known: OrderedDict[bytes, list[Known]] = OrderedDict()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="omlx-ledger")
         self._room = threading.Semaphore(_MAX_WAITING)
+        self._closing = threading.Lock()
+        self._is_closed = False
 
     def splices(self, text: Tokenizer, rendered: Rendered, *, salt: str = "") -> list[Splice]:
         """The stretches of a prompt that are replies whose tokens are known, in order (mutates)."""
@@ -78,14 +81,9 @@ class Ledger:
         aligner, digest = Aligner(text), _Digest(rendered.prompt)
         made: list[Splice] = []
         for key, message, span in found:
-            ways = self._known.get(key, ())
             core = core_of(message)
-            fits = [
-                (way, splice)
-                for way in ways
-                if (splice := aligner.find(rendered.prompt, core, span.start, way)) is not None
-            ]
-            splice = _best(fits, digest)
+            find = partial(aligner.find, rendered.prompt, core, span.start)
+            splice = _best(self._known.get(key, ()), find, digest)
             if splice is not None and splice.start >= (made[-1].end if made else 0):
                 made.append(splice)
         return made
@@ -101,11 +99,15 @@ class Ledger:
         reply = Reply(place, array("I", said.tokens))
         self._load(text, [key])
         self._remember(text, key, [reply], is_newest=True)
-        if self._replies is not None and not is_private and self._room.acquire(blocking=False):
-            self._writer.submit(self._write, self._replies, key, reply)
+        if self._replies is not None and not is_private:
+            with self._closing:
+                if not self._is_closed and self._room.acquire(blocking=False):
+                    self._writer.submit(self._write, self._replies, key, reply)
 
     def close(self) -> None:
         """Let the replies that wait be written, at most for a second, and end the thread."""
+        with self._closing:
+            self._is_closed = True
         if self._replies is not None:
             with suppress(TimeoutError):
                 self._writer.submit(self._replies.close).result(_CLOSE_S)
@@ -158,14 +160,24 @@ class _Digest:
         return self._hash.digest()[:_PLACE_BYTES]
 
 
-def _best(fits: Sequence[tuple[Known, Splice]], digest: _Digest) -> Splice | None:
+def _best(
+    ways: Sequence[Known], find: Callable[[Known], Splice | None], digest: _Digest
+) -> Splice | None:
     """Of the ways in which a reply has been said, that which was said here, else the newest."""
-    if len(fits) > 1:
-        for way, splice in fits:
-            if way.place == digest.of(splice.start):
-                return splice
-        fits = [fit for fit in fits if len(fit[1].segment.ids) == len(fit[0].segment.ids)] or fits
-    return fits[0][1] if fits else None
+    begun: Splice | None = None
+    for way in ways:
+        splice = find(way)
+        if splice is None:
+            continue
+        place = digest.of(splice.start) if len(ways) > 1 else way.place
+        here = next((other for other in ways if other.place == place), way)
+        own = splice if here is way else find(here)
+        if own is not None and here is not way:
+            return own
+        if len(splice.segment.ids) == len(way.segment.ids):
+            return splice
+        begun = begun or splice
+    return begun
 
 
 def _assistants(rendered: Rendered) -> Iterator[tuple[Message, CharSpan]]:

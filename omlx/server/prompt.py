@@ -15,7 +15,7 @@ from omlx.models.names import Named
 from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.attempts import attempts
-from omlx.server.canonical import Changes, canonical, texts_of
+from omlx.server.canonical import Changes, Rule, canonical, texts_of
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
@@ -176,9 +176,13 @@ def prepare(
         prompts=prompts,
         num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
-        changes=meant.changes,
+        changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,
     )
+
+
+def _with_spliced(changes: Changes, num_spliced: int) -> Changes:
+    return {**changes, Rule.LEDGER.value: num_spliced} if num_spliced else changes
 
 
 def _fingerprint(version: str) -> str | None:
@@ -218,16 +222,17 @@ def count_tokens(context: ServerContext, dialect: Dialect, body: bytes, salt: st
     """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
     meant = _meant(context, dialect.decode(body), salt)
     generation = meant.generation
-    num_tokens = len(meant.text.encode(render(meant.text, generation.messages, generation.tools)))
-    return meant.scale.tokens(num_tokens)
+    encoded = encode(meant.text, generation, context.ledger, salt=salt)
+    return meant.scale.tokens(len(encoded.tokens))
 
 
 def head_of(spans: Sequence[Span]) -> int:
     """Where the system and the tools end, as far as they come before all messages."""
     head = 0
     for span in spans:
-        is_moved = span.part.kind is PartKind.SYSTEM and span.part.name
-        if span.part.kind is PartKind.MESSAGE or is_moved:
+        part = span.part
+        is_moved = part.kind is PartKind.SYSTEM and part.name
+        if (part.kind is PartKind.MESSAGE and part.name != "system") or is_moved:
             break
         head = span.end
     return head

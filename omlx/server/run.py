@@ -64,20 +64,7 @@ def run_server(
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
     _check_models(entries, names, resolved.settings.server.default_model)
-    settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
-    context = ServerContext(
-        settings=resolved.settings,
-        pool=pool,
-        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
-        model_settings=settings.__getitem__,
-        journal=_journal(resolved),
-        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
-        keys_path=resolved.keys_path,
-        profiles=names.profiles,
-        refused=refused,
-        origins=resolved.origins,
-        ledger=_ledger(resolved),
-    )
+    context = _context(resolved, pool, names, refused)
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
     certificate = None if cert is None else fingerprint(cert)
@@ -112,6 +99,25 @@ def _leave_state(
         )
     except OSError as error:
         _log.warning("other commands won't find this server: %s", error)
+
+
+def _context(
+    resolved: Resolved, pool: EnginePool, names: Names, refused: Mapping[str, str]
+) -> ServerContext:
+    settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
+    return ServerContext(
+        settings=resolved.settings,
+        pool=pool,
+        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
+        model_settings=settings.__getitem__,
+        journal=_journal(resolved),
+        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
+        keys_path=resolved.keys_path,
+        profiles=names.profiles,
+        refused=refused,
+        origins=resolved.origins,
+        ledger=_ledger(resolved),
+    )
 
 
 def warm_plan(resolved: Resolved) -> WarmPlan:

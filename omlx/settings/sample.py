@@ -27,6 +27,7 @@ _EXAMPLES = {
     "log.file": '"~/.omlx/logs/serve.log"',
     "cache.max_write_per_day": '"50GB"',
     "cache.warm_prompts": '["prompts/agent.json"]',
+    "agent.scale_tokens": "200000",
     "context_window": "32768",
     "thinking": "true",
 }

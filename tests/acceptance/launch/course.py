@@ -95,7 +95,7 @@ class Course:
         assert not [row for row in rows if row.outcome == "failed"], told
         size = max(row.prompt_tokens for row in finished)
         # Titles and summaries are much smaller, and no step of the conversation.
-        steps = [row for row in finished if row.prompt_tokens > size // 2]
+        steps = [row for row in finished if row.prompt_tokens > 0.75 * size]
         for name, row in zip(names, steps[-len(names) :], strict=True):
             known = [*self._seen, *(one for one in rows if one.time < row.time)]
             new = self._num_new(row, known)

@@ -300,6 +300,19 @@ def test_restart_stops_nothing_where_it_could_not_start(
     assert stops == [] and starts.calls == [] and path.exists()
 
 
+def test_a_restart_that_fails_says_that_the_old_server_is_gone(
+    cli: Cli, home: Path, starts: FakeStart, stops: list[str], tmp_path: Path
+) -> None:
+    leave_state(home, "http://127.0.0.1:8001", **launched(tmp_path))
+    starts.error = ServerError("no model fits", hint="serve a smaller one")
+    outcome = cli("restart")
+    assert outcome.code == 1 and stops == ["http://127.0.0.1:8001"]
+    assert outcome.err.endswith(
+        "error: no model fits\nhint: serve a smaller one; the server that ran before is stopped\n"
+    )
+    assert "ran before" not in cli("restart").err
+
+
 def test_restart_where_nothing_runs_starts(cli: Cli, starts: FakeStart, stops: list[str]) -> None:
     outcome = cli("restart", "--port", "8123")
     assert outcome.code == 0 and "one is started" in outcome.err

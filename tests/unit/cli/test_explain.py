@@ -10,8 +10,10 @@ import pytest
 
 from omlx.cache.hashing import chain_hashes, compute_block_hash, compute_root_hash, token_array
 from omlx.models.text import TextModel
+from omlx.server.canonical import canonical
 from omlx.server.openai.chat import Chat
 from omlx.server.prompt import Encoded, encode
+from omlx.settings.prompts import Prompt
 from omlx.storage.budget import Budget
 from omlx.storage.entry import JournalEntry, MissReason, TtftParts
 from omlx.storage.fs import RealFileSystem
@@ -19,6 +21,7 @@ from omlx.storage.journal import Journal
 from omlx.storage.layout import BlockHash, BlockKey, BlockKind, RootHash
 from omlx.storage.record import SectionSpec
 from omlx.storage.store import BlockStore
+from omlx.storage.toolsets import ToolSets
 from tests.fakes.model_folder import TEMPLATE, write_model_folder
 from tests.unit.cli.conftest import Cli
 
@@ -196,6 +199,37 @@ def test_the_last_request_as_text(cli: Cli, place: Place) -> None:
     assert f"first divergence: token {shared}, in system block 0: value changed" in lines
     assert any(line.startswith('here "2.\\nBe brief.') for line in lines)
     assert any(line.startswith('stored "1.\\nBe brief.') for line in lines)
+
+
+def test_what_was_done_to_a_prompt(cli: Cli, place: Place) -> None:
+    kept(place)
+    assert shown(cli, "--request", "last")["request"]["changes"] == {}
+    assert "\n  changed " not in cli("cache", "inspect", "--request", "last").out
+    kept(place, changes={"attribution": 1, "tool_order": 1200})
+    assert shown(cli, "--request", "last")["request"]["changes"] == {
+        "attribution": 1,
+        "tool_order": 1200,
+    }
+    lines = cli("cache", "inspect", "--request", "last").out.splitlines()
+    assert "changed attribution 1, tool_order 1,200" in [" ".join(line.split()) for line in lines]
+
+
+def test_a_prompt_is_given_the_form_that_a_server_gives_it(cli: Cli, place: Place) -> None:
+    line = "x-anthropic-billing-header: cch=1;\n"
+    place.file(body(), "a.json")
+    place.file(body(line + SYSTEM), "b.json")
+    found = shown(cli, "--prompt", "b.json", "--against", "a.json")
+    assert found["note"] == "the prompts are the same"
+    tools = [{"type": "function", "function": {"name": name}} for name in ("ls", "cat")]
+    place.file({**body(), "tools": tools}, "a.json")
+    place.file({**body(), "tools": tools[::-1]}, "b.json")
+    assert shown(cli, "--prompt", "b.json", "--against", "a.json")["divergence"] is not None
+    sets = ToolSets(place.home / "state" / "prompts.sqlite3", clock=time.time)
+    generation = Chat().decode(Path("a.json").read_bytes())
+    canonical(generation, Prompt(), sets)
+    sets.close()
+    found = shown(cli, "--prompt", "b.json", "--against", "a.json")
+    assert found["note"] == "the prompts are the same"
 
 
 def test_a_request_by_its_id(cli: Cli, place: Place) -> None:

@@ -102,14 +102,23 @@ def test_the_folder_is_private_and_goes(tmp_path: Path) -> None:
 
 
 def test_folders_of_launchers_that_died_are_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    (tmp_path / f"{dead.pid}-pi").mkdir()
-    (tmp_path / f"{os.getppid()}-pi").mkdir()
-    (tmp_path / "x-pi").mkdir()
-    with folder_of(tmp_path, "mine"):
+    (tmp_path / "pi-1" / "left").mkdir(parents=True)
+    (tmp_path / "pi-x").mkdir()
+    (tmp_path / "file-1").write_text("")
+    (tmp_path / "link-1").symlink_to(tmp_path / "pi-x")
+    with folder_of(tmp_path, "pi") as folder:
+        assert list(folder.iterdir()) == []
         names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"{os.getppid()}-pi", "x-pi", f"{os.getpid()}-mine"}
+    assert names == {"pi-1", "pi-x", "file-1", "link-1"}
+
+
+def test_a_folder_is_the_same_each_time_but_never_that_of_two(tmp_path: Path) -> None:
+    """Its path is in the prompts of some clients."""
+    with folder_of(tmp_path, "pi") as first, folder_of(tmp_path, "pi") as second:
+        assert first != second and first.is_dir() and second.is_dir()
+    with folder_of(tmp_path, "pi") as third:
+        assert third == first
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("form", ["$!", '{\\"pid\\": $!}'])

@@ -15,12 +15,14 @@ from omlx.server.openai.chat import Chat
 from omlx.server.openai.responses import Responses
 from omlx.server.prompt import count_tokens, prepare
 from omlx.settings.prompts import Prompt
+from omlx.settings.schema import Cache
 from omlx.storage.entry import PartKind
 from omlx.storage.history import History
 from omlx.storage.toolsets import ToolSets
 from tests.fakes.server import Plan, running
 from tests.fakes.templated import TemplatedText
 from tests.fakes.text import FakeText
+from tests.unit.server.test_keys import Keys
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.332.%s; cc_entrypoint=cli; cch=%s;"
 UUIDS = ("0b6e2a52-91c4-4f0e-8f3e-6a3c3a1d2b11", "f3a1c9d0-1111-4222-8333-444455556666")
@@ -165,7 +167,48 @@ def test_a1_a_system_message_in_the_middle_may_begin_with_it():
         {"role": "system", "content": LINE % ("a", "2")},
         {"role": "user", "content": "go"},
     ]
-    assert prepared(message_body(messages=messages)).changes == {}
+    assert prepared(message_body(messages=messages)).changes == {"system_first": 1}
+
+
+def first_turn(text: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": text},
+        {"role": "system", "content": "agents"},
+        {"role": "user", "content": "go"},
+    ]
+
+
+def test_system_messages_of_the_first_turn_come_before_what_the_user_says():
+    """So that another conversation shares them, too."""
+    made = prepared(message_body(system="rules", messages=first_turn("hi")))
+    assert bytes(made.tokens).decode() == (
+        "system:rules\nsystem:agents\nuser:hi\nuser:go\nassistant:"
+    )
+    assert [str(span.part) for span in made.spans] == [
+        "system block 0",
+        "message 1 (system)",
+        "message 0 (user)",
+        "message 2 (user)",
+    ]
+    assert bytes(made.tokens[: made.head]).decode().endswith("agents")
+    kept = prepared(
+        message_body(system="rules", messages=first_turn("hi")),
+        rules=Prompt(system_first=False),
+    )
+    assert "user:hi\nsystem:agents" in bytes(kept.tokens).decode()
+
+
+def test_system_messages_of_later_turns_stay_where_they_are():
+    first = prepared(message_body(messages=first_turn("hi")))
+    later = [
+        *first_turn("hi"),
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and?"},
+        {"role": "system", "content": "remember"},
+    ]
+    made = bytes(prepared(message_body(messages=later)).tokens).decode()
+    assert made.startswith(bytes(first.tokens).decode())
+    assert made.endswith("user:and?\nsystem:remember\nassistant:")
 
 
 def test_a_system_message_of_a_chat_that_was_nothing_else_is_gone_and_parts_keep_their_numbers():
@@ -321,6 +364,21 @@ def test_the_parts_still_say_where_the_body_has_a_tool(order):
         span.part.name: span.part.idx for span in made.spans if span.part.kind is PartKind.TOOL
     }
     assert found == {TOOLS[idx]["name"]: at for at, idx in enumerate(order)}
+
+
+def test_the_parts_of_a_response_say_so_too():
+    web, (read, grep, ls, _) = (
+        {"type": "web_search"},
+        [{"type": "function", **as_function(tool)["function"]} for tool in TOOLS],
+    )
+    group = {"type": "namespace", "name": "fs", "tools": [grep, ls]}
+    body = {"model": "fake", "input": "hi"}
+    sets = Memory()
+    prepared({**body, "tools": [read, group]}, Responses(), sets=sets)
+    made = prepared({**body, "tools": [web, group, read]}, Responses(), sets=sets)
+    assert made.changes == {"tool_order": 3}
+    found = [(one.part.name, one.part.idx) for one in made.spans if one.part.kind is PartKind.TOOL]
+    assert found == [("read", 2), ("fs__grep", 1), ("fs__ls", 1)]
 
 
 def test_values_and_lists_never_change():
@@ -539,3 +597,28 @@ def test_changes_are_counted_and_kept(tmp_path):
     last = History(journal).last()
     assert last is not None
     assert last.changes == {Rule.ATTRIBUTION.value: 1, Rule.TOOL_ORDER.value: 4}
+
+
+@pytest.mark.parametrize("isolate", ["none", "key"])
+def test_callers_that_are_apart_have_orders_of_their_own(tmp_path, isolate):
+    sets = ToolSets(tmp_path / "prompts.sqlite3", clock=time.time)
+    keys = Keys(tmp_path / "keys.toml")
+    keys.add("ann")
+    keys.add("bob")
+    plan = Plan(
+        text=FakeText(context_window=None),
+        tool_sets=sets,
+        keys_path=keys.path,
+        cache=Cache(isolate=isolate),
+    )
+    with running(plan) as server:
+        counts = []
+        for name, tools in (("ann", TOOLS), ("bob", TOOLS[::-1])):
+            headers = keys.header(name)
+            body = message_body(tools=tools)
+            server.http.post("/v1/messages", json=body, headers=headers).raise_for_status()
+            answer = server.http.post("/v1/messages/count_tokens", json=body, headers=headers)
+            counts.append(answer.json()["input_tokens"])
+        first, second = (bytes(request.tokens) for request in server.engine.submitted)
+    assert (first == second) == (isolate == "none")
+    assert counts == [len(first), len(second)]

@@ -8,6 +8,8 @@ from omlx.storage.entry import (
     PartKind,
     Span,
     TtftParts,
+    changes_from,
+    changes_text,
     spans_from,
     spans_text,
 )
@@ -47,6 +49,16 @@ def test_spans_survive_as_text() -> None:
 @pytest.mark.parametrize("text", ["", "{", "{}", "7", '[["odd", 1, "x", 1, 2], [1], 5]'])
 def test_other_texts_hold_no_spans(text: str) -> None:
     assert spans_from(text) == ()
+
+
+@pytest.mark.parametrize("changes", [{}, {"attribution": 1, "tool_order": 12}])
+def test_changes_are_read_back(changes: dict[str, int]) -> None:
+    assert changes_from(changes_text(changes)) == changes
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"a": "b"}', "[" * 100_000])
+def test_other_texts_hold_no_changes(text: str) -> None:
+    assert changes_from(text) == {}
 
 
 def test_the_parts_of_ttft_sum_to_it() -> None:

@@ -49,9 +49,9 @@ def test_one_place_has_one_reply(tmp_path: Path) -> None:
 
 def test_a_key_has_a_few(tmp_path: Path) -> None:
     replies = opened(tmp_path / "p")
-    for number in range(20):
+    for number in range(50):
         replies.put(KEY, reply(str(number), number))
-    assert [one.ids[0] for one in replies.get([KEY])[KEY]] == list(range(19, 11, -1))
+    assert [one.ids[0] for one in replies.get([KEY])[KEY]] == list(range(49, 17, -1))
 
 
 @pytest.mark.parametrize("bounds", [{"max_replies": 100}, {"max_bytes": 100 * 160}])
