@@ -5,6 +5,7 @@ Knows nothing about how any one client is set up.
 
 import os
 import sys
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from omlx.launch.plan import Setup
     from omlx.launch.served import Offer
     from omlx.settings.build import Resolved
+
+_ANSWER_S = 20.0
+_POLL_S = 0.2
+_STOPPING = "stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +51,44 @@ class Chosen:
 
 
 def running(resolved: "Resolved") -> "RunningServer | None":
-    """The server to use: the one on the port of the settings, else any other that answers.
+    """The server to use: the one on the port of the settings, else any other; ServerError.
 
-    A port that was typed is meant: no other one is taken then.
+    A port that was typed is meant: no other one is taken then. One that loads a model counts; one
+    that runs and does not answer is waited for.
     """
-    from omlx.client import get_json
     from omlx.launch.background import find
 
     servers, port = list(find(resolved.state_dir).servers), resolved.settings.server.port
     if is_typed(resolved, "server.port"):
         servers = [one for one in servers if one.port == port]
     servers.sort(key=lambda one: one.port != port)
-    key = resolved.settings.server.api_key
-    for server in servers:
-        try:
-            get_json(server.address, "/health", api_key=key, certificate=server.certificate)
-        except ServerError:
-            continue
-        return server
-    return None
+    if not servers:
+        return None
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        words = [_health(server, resolved) for server in servers]
+        for server, word in zip(servers, words, strict=True):
+            if word and word != _STOPPING:
+                return server
+        if _STOPPING in words:
+            return None
+        if time.monotonic() >= deadline:
+            raise ServerError(
+                f"process {servers[0].pid} at {servers[0].address} does not answer",
+                hint="omlx restart replaces it",
+            )
+        time.sleep(_POLL_S)
+
+
+def _health(server: "RunningServer", resolved: "Resolved") -> str:
+    """The word of a server that answers; empty if it does not."""
+    from omlx.client import ask_health
+
+    try:
+        said = ask_health(server, api_key=resolved.settings.server.api_key)
+    except ServerError:
+        return ""
+    return str(said.get("status") or "unknown")
 
 
 def start_server(resolved: "Resolved", options: "Given") -> "RunningServer":

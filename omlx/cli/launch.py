@@ -90,6 +90,8 @@ def launch(
     _check_flags(client, {"--print": is_print, "--write": write, "--restore": restore}, as_json)
     clients = read_catalog(catalog_dir())
     if client == LIST:
+        if args:
+            raise UsageError(f"unexpected argument '{args[0]}' after list")
         return _list(clients, as_json=as_json)
     known = find_client(clients, client)
     options = with_profile(ctx, given)

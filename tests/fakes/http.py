@@ -19,6 +19,7 @@ class JsonServer:
         self.api_key: str | None = None
         self.raw: bytes | None = None
         self.status = 200
+        self.statuses: dict[str, int] = {}  # of single paths
         self.posted: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -61,7 +62,8 @@ class JsonServer:
                 known = self.path in fake.answers
                 missing = {"error": {"message": "no such thing"}}
                 body = json.dumps(fake.answers.get(self.path, missing)).encode()
-                self.send_response(401 if not allowed else fake.status if known else 404)
+                status = fake.statuses.get(self.path, fake.status)
+                self.send_response(401 if not allowed else status if known else 404)
                 self.end_headers()
                 self.wfile.write(body if fake.raw is None else fake.raw)
 

@@ -79,6 +79,21 @@ def test_files_are_there_while_the_client_runs_and_gone_after_it(
     assert list((home / "state" / "launch" / "run").iterdir()) == []
 
 
+def test_a_server_that_loads_a_model_is_used(cli: Cli, bin_dir: Path, server: JsonServer) -> None:
+    """Its health is said with 503 until then."""
+    put(bin_dir, "pi", "1.6.0")
+    server.statuses["/health"] = 503
+    outcome = cli("launch", "pi")
+    assert (outcome.code, server.posted) == (0, ["/v1/models/coder/load"])
+
+
+def test_a_server_that_stops_is_not_used(cli: Cli, bin_dir: Path, server: JsonServer) -> None:
+    put(bin_dir, "pi", "1.6.0")
+    server.answers = {**server.answers, "/health": {"status": "stopping"}}
+    outcome = cli("launch", "pi")
+    assert outcome.code == 1 and "no models in" in outcome.err
+
+
 def test_both_models_are_loaded(cli: Cli, home: Path, bin_dir: Path) -> None:
     put(bin_dir, "codex", "0.171.0")
     with JsonServer(answers(big=131072, small=32768)) as fake:
@@ -227,6 +242,7 @@ def test_a_port_that_was_typed_is_meant(
         (["pi", "--print", "--write"], "--print and --write do not go together"),
         (["pi", "--write", "--restore"], "--write and --restore do not go together"),
         (["pi", "--json"], "--json goes with omlx launch list only"),
+        (["list", "pi"], "unexpected argument 'pi' after list"),
         (["list", "--print"], "--print needs the name of a client"),
         (["copilot", "--write"], "there is no file to write for Copilot CLI"),
     ],
