@@ -126,9 +126,7 @@ class TextModel:
         if self._pieces_of(frozenset()) is None:
             return None
         known = self._spelt
-        return [
-            known[i] if i in known else known.setdefault(i, self.token_bytes(i)) for i in ids
-        ]
+        return [known[i] if i in known else known.setdefault(i, self.token_bytes(i)) for i in ids]
 
     def spell(self, ids: Sequence[int]) -> str:
         """Text of token ids with special tokens, as a prompt has it."""

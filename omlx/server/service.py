@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from omlx import __version__
-from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
@@ -220,10 +219,7 @@ class Service:
         ledger, generation = self.context.ledger, prepared.generation
         if ledger is None or generation.prompt is not None or self._is_closed:
             return
-        if prepared.store is StorePolicy.OFF:
-            return
-        is_private = prepared.store is StorePolicy.MEMORY
-        work = partial(ledger.record, prepared.text, said, salt=salt, is_private=is_private)
+        work = partial(ledger.record, prepared.text, said, salt=salt, store=prepared.store)
         self._text_thread.submit(work).add_done_callback(_log_loss)
 
     def _closed(self, course: Course) -> None:
