@@ -16,7 +16,7 @@ from omlx.storage.layout import BlockKey, BlockKind
 
 
 class StateStore:
-    """Takes snapshots of rows at the end of their head, where they are stable, at times, and at their ends."""
+    """Takes snapshots of rows: at the head's end, where it is stable, at times, at ends."""
 
     def __init__(self, tiers: Tiers, *, clock: Callable[[], float], interval: int) -> None:
         self._tiers = tiers
@@ -77,7 +77,7 @@ class StateStore:
 
     def _leave_to_disk(self, chain: Chain) -> None:
         """Of those that stay, others go on from the first, the head's, the stable one and the
-        newest; the files of the rest are enough, so that one long prompt doesn't fill the memory."""
+        newest; of the rest files are enough, so that one long prompt doesn't fill the memory."""
         kept = {chain.head, last_within(chain.snapshots, chain.stable)}
         rest = [key for position, key in chain.snapshots[1:-NEWEST] if position not in kept]
         self._writeback.hurry(rest)

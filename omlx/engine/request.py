@@ -59,7 +59,8 @@ class EngineRequest:
 
     Its first `head` tokens are what other conversations share: system and tools; 0 is not known.
     A later prompt may differ from its token `stable` on, where the template will print what comes
-    after in another way; 0 is nowhere. `store` says where its blocks may go; requests of one `tenant` share what a tenant may have.
+    after in another way; 0 is nowhere. `store` says where its blocks may go; requests of one
+    `tenant` share what a tenant may have.
     An answer that repeats itself for `repetition_guard` tokens is ended; 0 is never. `emitted` are
     tokens that another engine has delivered of the answer: they count towards `max_tokens`, and
     seed, penalties and stops go on after them. Only requests of one `salt` share blocks.

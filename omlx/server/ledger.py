@@ -34,11 +34,15 @@ _PLACE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A reply: the text of the prompt that it answers, its tokens, and what was heard of it."""
+    """A reply: the text of the prompt that it answers, its tokens, and what was heard of it.
+
+    One that has not ended was given up.
+    """
 
     prompt: str
     tokens: Sequence[int]
     parts: Sequence[Text | Reasoning | ToolCall]
+    is_ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)

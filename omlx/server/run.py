@@ -31,11 +31,13 @@ from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
 from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
+from omlx.server.power import is_on_mains
 from omlx.server.service import Service
 from omlx.server.tls import fingerprint
 from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
+from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
 from omlx.storage.replies import Replies
 from omlx.storage.toolsets import ToolSets
@@ -80,6 +82,7 @@ def run_server(
         ledger=_ledger(resolved),
     )
     state_dir = resolved.state_dir
+    rerender = wants_rerender(resolved.settings, is_on_mains)
     cert = resolved.settings.server.tls_cert
     certificate = None if cert is None else fingerprint(cert)
 
@@ -100,7 +103,7 @@ def run_server(
 
     with removing_state(state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(serve(context, on_bound=on_bound, warm=warm))
+            return runner.run(serve(context, on_bound=on_bound, warm=warm, wants_rerender=rerender))
         except ServerError as error:
             raise _explained(error, state_dir, resolved.settings.server.port) from error
 
@@ -156,6 +159,16 @@ def _journal(resolved: Resolved) -> Journal | None:
         max_age_s=settings.max_age,
         clock=time.time,
     )
+
+
+def wants_rerender(
+    settings: Settings, is_on_mains: Callable[[], bool]
+) -> Callable[[], bool] | None:
+    """Whether next prompts are computed while clients run tools; None is never."""
+    wanted = settings.prompt.idle_rerender
+    if not wanted or not settings.cache.is_on:
+        return None
+    return is_on_mains if wanted == "auto" else lambda: True
 
 
 def _ledger(resolved: Resolved) -> Ledger | None:
