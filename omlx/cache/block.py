@@ -25,7 +25,8 @@ class Chain:
     """The growing block table of one running sequence: what is stored of it so far.
 
     `snapshots` are those of recurrent state on its way, with their positions, in order; the one
-    after `head` tokens is of use to other sequences. `tail` is the short block that it ends with,
+    after `head` tokens is of use to other sequences, and the last one within the first `stable`
+    tokens to a later prompt of the same conversation. `tail` is the short block that it ends with,
     where one is stored, and `held` one that it does not want to be written yet.
     Only chains of one `salt` share blocks.
     """
@@ -36,5 +37,6 @@ class Chain:
     tail: BlockKey | None = None
     held: BlockKey | None = None
     head: int = 0
+    stable: int = 0
     policy: StorePolicy = StorePolicy.ALL
     salt: str = ""

@@ -80,18 +80,25 @@ class Snapshots(Generic[P]):
 
 
 def outdated(
-    snapshots: Sequence[tuple[int, BlockKey]], head: int = 0
+    snapshots: Sequence[tuple[int, BlockKey]], head: int = 0, stable: int = 0
 ) -> list[tuple[int, BlockKey]]:
     """Which snapshots of one sequence, in order of position, may go.
 
     That after `head` tokens stays, and the first one, since other sequences may share them; so do
-    the newest, and between them one every 8192 tokens.
+    the last one within the first `stable` tokens, the newest, and between them one every 8192
+    tokens.
     """
+    kept = {head, last_within(snapshots, stable)}
     gone: list[tuple[int, BlockKey]] = []
     last = snapshots[0][0] if snapshots else 0
     for old in snapshots[1:-NEWEST]:
-        if old[0] != head and old[0] - last < _SPACING:
+        if old[0] not in kept and old[0] - last < _SPACING:
             gone.append(old)
         else:
             last = old[0]
     return gone
+
+
+def last_within(snapshots: Sequence[tuple[int, BlockKey]], stable: int) -> int:
+    """The position of the last snapshot within the first `stable` tokens; 0 if there is none."""
+    return max((position for position, _ in snapshots if position <= stable), default=0)

@@ -11,12 +11,12 @@ from omlx.cache.hashing import compute_block_hash
 from omlx.cache.lookup import Tiers
 from omlx.cache.memory import Entry
 from omlx.cache.policy import StorePolicy
-from omlx.cache.snapshots import NEWEST, outdated
+from omlx.cache.snapshots import NEWEST, last_within, outdated
 from omlx.storage.layout import BlockKey, BlockKind
 
 
 class StateStore:
-    """Takes snapshots of rows at the end of their head, at times, and at their ends."""
+    """Takes snapshots of rows: at the head's end, where it is stable, at times, at ends."""
 
     def __init__(self, tiers: Tiers, *, clock: Callable[[], float], interval: int) -> None:
         self._tiers = tiers
@@ -29,7 +29,8 @@ class StateStore:
         if not self._tiers.codec.has_states or not position:
             return False
         last = chain.snapshots[-1][0] if chain.snapshots else 0
-        is_place = is_end or position == chain.head or position - last >= self._interval
+        is_place = is_end or position in (chain.head, chain.stable)
+        is_place = is_place or position - last >= self._interval
         return position > last and is_place
 
     def store(self, chain: Chain, caches: Sequence[Any], position: int) -> None:
@@ -65,7 +66,7 @@ class StateStore:
 
     def _drop_outdated(self, chain: Chain, *, by: BlockKey) -> None:
         is_private = chain.policy is StorePolicy.MEMORY
-        for position, key in outdated(chain.snapshots, chain.head):
+        for position, key in outdated(chain.snapshots, chain.head, chain.stable):
             entry = self._tiers.snapshots.get(key)
             if is_private and (entry is None or not entry.is_memory_only):
                 continue  # it belongs on disk, and the newer one does not
@@ -75,9 +76,10 @@ class StateStore:
                 self._writeback.outdated(key, by=by)
 
     def _leave_to_disk(self, chain: Chain) -> None:
-        """Of those that stay, others go on from the first, the head's and the newest; the files of
-        the rest are enough, so that one long prompt doesn't fill the memory."""
-        rest = [key for position, key in chain.snapshots[1:-NEWEST] if position != chain.head]
+        """Of those that stay, others go on from the first, the head's, the stable one and the
+        newest; of the rest files are enough, so that one long prompt doesn't fill the memory."""
+        kept = {chain.head, last_within(chain.snapshots, chain.stable)}
+        rest = [key for position, key in chain.snapshots[1:-NEWEST] if position not in kept]
         self._writeback.hurry(rest)
         for key in rest:
             entry = self._tiers.snapshots.get(key)

@@ -36,10 +36,11 @@ class Keeping:
     def _last_snapshot(self, flight: "Flight", start: int, shared: int, interval: int) -> int:
         last, chunk = len(flight.tokens) - 1, self.prefill_chunk
         found, before = 0, start
-        for end in sorted({*range(start - start % chunk + chunk, last, chunk), flight.head, last}):
+        places = {*flight.stops, last}
+        for end in sorted({*range(start - start % chunk + chunk, last, chunk), *places}):
             if end > shared:
                 break
-            if end > start and (end in (flight.head, last) or end - before >= interval):
+            if end > start and (end in places or end - before >= interval):
                 found = before = end
         return found
 
@@ -53,13 +54,13 @@ class Flight:
     """One prompt on its way; others may take over its first `kept` tokens.
 
     `start` is how many it took from the cache itself, None until that is known; a snapshot is taken
-    after the first `head` tokens. `seen` are those before it, with what they had kept when its
+    at each of `stops`. `seen` are those before it, with what they had kept when its
     look-up began; `waits_for` is one of them, and how much that one has to keep.
     Only flights of one `salt` can take over from each other.
     """
 
     tokens: Sequence[int] | TokenArray
-    head: int = 0
+    stops: Sequence[int] = ()
     start: int | None = None
     kept: int = 0
     is_shared: bool = True
@@ -86,7 +87,7 @@ class Flights:
         row_id: str,
         tokens: Sequence[int],
         *,
-        head: int = 0,
+        stops: Sequence[int] = (),
         is_shared: bool = True,
         salt: str = "",
     ) -> None:
@@ -95,7 +96,7 @@ class Flights:
         if self._keeping is None:
             return
         flight = self._flights.setdefault(
-            row_id, Flight(tokens, head, is_shared=is_shared, salt=salt)
+            row_id, Flight(tokens, stops, is_shared=is_shared, salt=salt)
         )
         flight.seen = {}
         for other in self._flights.values():

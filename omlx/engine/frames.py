@@ -107,6 +107,7 @@ def request_from(frame: Frame) -> EngineRequest:
         sampling=_sampling(r["sampling"]),
         stop=tuple(tuple(s) for s in r["stop"]),
         head=r["head"],
+        stable=r["stable"],
         store=StorePolicy(r["store"]),
         request_class=RequestClass(r["request_class"]),
         emitted=tuple(r["emitted"]),

@@ -98,7 +98,7 @@ class Intake:
         self._flights.look_up(
             row.id,
             tokens,
-            head=self._keeper.head_of(row),
+            stops=self._keeper.stops_of(row),
             is_shared=row.request.store is not StorePolicy.OFF,
             salt=row.request.salt,
         )
@@ -134,7 +134,7 @@ class Intake:
             row.cached_memory, row.cached_disk = hit.from_memory, hit.from_disk
             tell(Admitted(row.id, hit.from_memory, hit.from_disk, row.trail()))
             self._gauge.admitted(len(row.tokens), hit.from_memory, hit.from_disk)
-        stops = (hit.num_tokens, self._keeper.head_of(row))
+        stops = (hit.num_tokens, *self._keeper.stops_of(row))
         segments = _segments(row.tokens, stops, self._prefill_chunk)
         self._batch.insert(_as_input(row, row.sampling, segments, caches))
 
@@ -190,12 +190,12 @@ def _as_input(
 
 
 def _segments(
-    tokens: Sequence[int], stops: tuple[int, int], prefill_chunk: int
+    tokens: Sequence[int], stops: Sequence[int], prefill_chunk: int
 ) -> list[Sequence[int]]:
-    """What is left to prefill after the first of `stops`, cut at the other one and so that steps
+    """What is left to prefill after the first of `stops`, cut at the others and so that steps
     end on the grid of prefill chunks.
 
-    A run that starts at either then computes the same chunks as one from the start.
+    A run that starts at any of them then computes the same chunks as one from the start.
     """
     start, last = stops[0], len(tokens) - 1
     on_grid = [min(stop + -stop % prefill_chunk, last) for stop in stops]

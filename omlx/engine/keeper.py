@@ -46,7 +46,7 @@ class Keeper:
         hit = row.hit
         if self._prefix is None or hit is None:
             return None
-        hit.chain.head = self.head_of(row)
+        hit.chain.head, hit.chain.stable = self.stops_of(row)
         self._prefix.claim(hit.chain)
         if not hit.num_tokens:
             return None
@@ -117,11 +117,14 @@ class Keeper:
         if self._prefix is not None and row.chain is not None:
             self._prefix.release(row.chain)
 
-    def head_of(self, row: Row) -> int:
-        """Where the prefill of a row has to stop for a snapshot; 0 for nowhere."""
-        has_states = self._prefix is not None and self._prefix.has_states
-        is_worth_it = row.request.head >= _LEAST_HEAD
-        return row.request.head if has_states and is_worth_it else 0
+    def stops_of(self, row: Row) -> tuple[int, int]:
+        """Where the prefill of a row has to stop for a snapshot: at its head, and where it is
+        stable; 0 for nowhere."""
+        if self._prefix is None or not self._prefix.has_states:
+            return 0, 0
+        places = (row.request.head, row.request.stable)
+        head, stable = (place if place >= _LEAST_HEAD else 0 for place in places)
+        return head, stable
 
     def tick(self, *, is_busy: bool) -> float | None:
         """Upkeep between two steps, `is_busy` while the batch has rows; seconds until there is more

@@ -58,7 +58,9 @@ class EngineRequest:
     """One sequence to continue: `tokens` is the prompt, `stop` the token sequences that end it.
 
     Its first `head` tokens are what other conversations share: system and tools; 0 is not known.
-    `store` says where its blocks may go; requests of one `tenant` share what a tenant may have.
+    A later prompt may differ from its token `stable` on, where the template will print what comes
+    after in another way; 0 is nowhere. `store` says where its blocks may go; requests of one
+    `tenant` share what a tenant may have.
     An answer that repeats itself for `repetition_guard` tokens is ended; 0 is never. `emitted` are
     tokens that another engine has delivered of the answer: they count towards `max_tokens`, and
     seed, penalties and stops go on after them. Only requests of one `salt` share blocks.
@@ -70,6 +72,7 @@ class EngineRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[tuple[int, ...], ...] = ()
     head: int = 0
+    stable: int = 0
     store: StorePolicy = StorePolicy.ALL
     request_class: RequestClass = RequestClass.NORMAL
     tenant: str = ""

@@ -159,7 +159,7 @@ def _match(prompt: str, anchor: str, at: int, text: str) -> tuple[int, int] | No
         if not 0 <= offset <= at:
             break
         start = at - offset
-        shared = _num_shared(prompt, start, text)
+        shared = num_shared(prompt, start, text)
         if shared == len(text):
             return start, shared
         if found is None and shared > offset:
@@ -168,7 +168,7 @@ def _match(prompt: str, anchor: str, at: int, text: str) -> tuple[int, int] | No
     return found
 
 
-def _num_shared(prompt: str, start: int, text: str) -> int:
+def num_shared(prompt: str, start: int, text: str) -> int:
     """How many characters of a text stand in a prompt from `start` on."""
     if prompt.startswith(text, start):
         return len(text)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from omlx.cache.policy import StorePolicy
 from omlx.models.messages import Message
 from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan
@@ -33,11 +34,15 @@ _PLACE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A reply: the text of the prompt that it answers, its tokens, and what was heard of it."""
+    """A reply: the text of the prompt that it answers, its tokens, and what was heard of it.
+
+    One that has not ended was given up.
+    """
 
     prompt: str
     tokens: Sequence[int]
     parts: Sequence[Text | Reasoning | ToolCall]
+    is_ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +94,22 @@ class Ledger:
         return made
 
     def record(
-        self, text: Tokenizer, said: Said, *, salt: str = "", is_private: bool = False
+        self,
+        text: Tokenizer,
+        said: Said,
+        *,
+        salt: str = "",
+        store: StorePolicy = StorePolicy.ALL,
     ) -> None:
-        """Keep the tokens of a reply; those of a private one in memory only (mutates)."""
+        """Keep the tokens of a reply where its blocks may be: all, in memory, or off (mutates)."""
         key = key_of_reply(text.identity, salt, said.parts) if text.identity else None
-        if key is None or not said.tokens:
+        if key is None or not said.tokens or store is StorePolicy.OFF:
             return
         place = _Digest(said.prompt).of(len(said.prompt))
         reply = Reply(place, array("I", said.tokens))
         self._load(text, [key])
         self._remember(text, key, [reply], is_newest=True)
-        if self._replies is not None and not is_private:
+        if self._replies is not None and store is StorePolicy.ALL:
             with self._closing:
                 if not self._is_closed and self._room.acquire(blocking=False):
                     self._writer.submit(self._write, self._replies, key, reply)

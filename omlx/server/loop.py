@@ -18,6 +18,7 @@ from omlx.server.auth import check_access
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.hub import Hub
 from omlx.server.keyring import KeyRing
+from omlx.server.rerender import Rerenderer
 from omlx.server.rest import give_back_at_rest
 from omlx.server.service import Service
 from omlx.server.sockets import Sockets, address_of, bind
@@ -40,11 +41,13 @@ async def serve(
     on_bound: Callable[[Service], None],
     stop: asyncio.Event | None = None,
     warm: WarmPlan | None = None,
+    wants_rerender: Callable[[], bool] | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stop`, drain, and return the exit code.
 
-    `on_bound` is called once requests are accepted; models load from then on. ServerError if the
-    address can't be used. A second signal ends without waiting.
+    `wants_rerender` says now and then whether next prompts are to be computed while clients run
+    tools; None is never. `on_bound` is called once requests are accepted; models load from then on.
+    ServerError if the address can't be used. A second signal ends without waiting.
     """
     settings = context.settings.server
     keys = KeyRing(context.keys_path, settings.api_key)
@@ -62,18 +65,18 @@ async def serve(
         app = build_app(service, keys)
         cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener, tls)
-        warming: asyncio.Task[None] | None = None
+        idle_tasks: list[asyncio.Task[None]] = []
         resting = asyncio.create_task(give_back_at_rest(c_library_trim()), name="rest")
         try:
             context.pool.start_all(service.hub.listener)
             service.warm_up()
-            warming = _start_warming(service, warm or WarmPlan())
+            idle_tasks = _start_idle_work(service, warm or WarmPlan(), wants_rerender)
             on_bound(service)
             await stopper.wait()
         finally:
             resting.cancel()
-            if warming is not None:
-                warming.cancel()
+            for task in idle_tasks:
+                task.cancel()
             await _end(service, sockets, stopper)
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
 
@@ -93,20 +96,33 @@ def _listen(
     return listener, address_of(settings.host, listener, is_secure=is_secure)
 
 
-def _start_warming(service: Service, plan: WarmPlan) -> asyncio.Task[None] | None:
-    if plan.is_empty:
-        return None
-    warmer = Warmer(service, plan)
-    service.on_open = warmer.opened
-    task = asyncio.create_task(warmer.run(), name="warm")
-    task.add_done_callback(_log_failure)
-    return task
+def _start_idle_work(
+    service: Service, plan: WarmPlan, wants_rerender: Callable[[], bool] | None
+) -> list[asyncio.Task[None]]:
+    """What is done while no user's request is there, and ends when one comes."""
+    workers: list[Warmer | Rerenderer] = []
+    if not plan.is_empty:
+        workers.append(Warmer(service, plan))
+    if wants_rerender is not None:
+        rerenderer = Rerenderer(service, wants_rerender)
+        service.on_answer = rerenderer.answered
+        workers.append(rerenderer)
+
+    def opened() -> None:
+        for worker in workers:
+            worker.opened()
+
+    service.on_open = opened
+    tasks = [asyncio.create_task(worker.run(), name="idle") for worker in workers]
+    for task in tasks:
+        task.add_done_callback(_log_failure)
+    return tasks
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        _log.error("no more prompts are warmed", exc_info=error)
+        _log.error("nothing more is done while no request is there", exc_info=error)
 
 
 async def _end(service: Service, sockets: Sockets, stopper: "_Stopper") -> None:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import EngineSnapshot, EngineState
+from omlx.server.idle import Outcome
 from omlx.server.session import Course
 from omlx.stats import Recent
 
@@ -71,6 +72,12 @@ class Metrics:
         )
         self._changes = self._counter(
             "prompt_changes", "What gave prompts a stable form", "model", "rule"
+        )
+        self._rerenders = self._counter(
+            "idle_rerenders", "Next prompts computed while clients run tools", "model", "outcome"
+        )
+        self._rerendered_tokens = self._counter(
+            "idle_rerendered_tokens", "Tokens of them that were not cached", "model"
         )
         self._generated = self._counter("generated_tokens", "Generated tokens", "model")
         self._ttft_s = self._seconds("ttft_seconds", "From arrival to the first token")
@@ -138,6 +145,12 @@ class Metrics:
         """A prompt was given a stable form (mutates)."""
         for rule, num in changes.items():
             self._changes.labels(model, rule).inc(num)
+
+    def rerendered(self, model: str, outcome: str, num_tokens: int) -> None:
+        """A next prompt was computed, with so many tokens that were not cached (mutates)."""
+        self._rerenders.labels(model, outcome).inc()
+        if outcome == Outcome.DONE.value:
+            self._rerendered_tokens.labels(model).inc(num_tokens)
 
     def error_sent(self, status: int) -> None:
         """A request got an error as its answer, or as the end of one (mutates)."""

@@ -6,10 +6,11 @@ Knows nothing about HTTP or engines. Runs on the text thread, one request at a t
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from omlx import __version__
 from omlx.cache.policy import StorePolicy
-from omlx.engine.request import EngineRequest, RequestClass, SamplingParams
+from omlx.engine.request import Engine, EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
 from omlx.models.names import Named
 from omlx.models.segments import Splice
@@ -24,6 +25,7 @@ from omlx.server.handling import Handling
 from omlx.server.ledger import Ledger, Rendered
 from omlx.server.parse.speech import SpeechForm
 from omlx.server.scale import REAL, Scale, scale_of
+from omlx.server.stable import num_stable
 from omlx.server.variables import with_variables
 from omlx.settings.build import ModelSettings
 from omlx.settings.schema import Sampling
@@ -44,6 +46,7 @@ class Encoded:
     spans: tuple[Span, ...]
     max_tokens: int = 0
     num_spliced: int = 0  # replies of which the tokens are those of earlier answers
+    stable: int = 0  # as in EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Prepared:
     """A request that an engine can take, with what is needed to write its answer.
 
     The first `head` tokens are system and tools; 0 where there are none, or they don't come first.
+    `stable` is as in EngineRequest.
     """
 
     generation: Generation
@@ -62,6 +66,7 @@ class Prepared:
     spans: tuple[Span, ...] = ()
     prompt: str | None = None  # where the journal keeps texts
     head: int = 0
+    stable: int = 0
     store: StorePolicy = StorePolicy.ALL
     named: str = ""  # the model as answers call it: model:profile where one was meant
     request_class: RequestClass = RequestClass.NORMAL
@@ -87,6 +92,7 @@ class Prepared:
             sampling=self.sampling,
             stop=tuple((token,) for token in sorted(self.text.eos_ids)),
             head=self.head,
+            stable=self.stable,
             store=self.store,
             request_class=self.request_class,
             repetition_guard=self.repetition_guard,
@@ -143,7 +149,8 @@ def prepare(
     form = _form(own_form, generation)
     request_class = wanted.class_of(generation.request_class, settings.scheduler.request_class)
     asked = generation.wishes.max_tokens or settings.sampling.max_tokens
-    all_encoded = [encode(text, generation, context.ledger, salt=salt)]
+    wants_stable = _has_states(context.pool.get(entry.id))
+    all_encoded = [encode(text, generation, context.ledger, salt=salt, wants_stable=wants_stable)]
     all_encoded += [_plain(text, prompt) for prompt in generation.more_prompts]
     prompts = tuple(
         replace(one, max_tokens=_budget(len(one.tokens), meant.window, asked, scale))
@@ -166,6 +173,7 @@ def prepare(
         encoded.spans,
         encoded.text if context.settings.journal.text else None,
         head=head_of(encoded.spans),
+        stable=encoded.stable,
         store=wanted.policy(settings.cache.store, request_class),
         request_class=request_class,
         repetition_guard=settings.scheduler.repetition_guard,
@@ -179,6 +187,12 @@ def prepare(
         changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,
     )
+
+
+def _has_states(engine: Engine) -> bool:
+    """Whether the model keeps snapshots of recurrent layers; not known before it is loaded."""
+    figures = engine.snapshot()
+    return figures is not None and figures.snapshots.memory.budget_bytes > 0
 
 
 def _with_spliced(changes: Changes, num_spliced: int) -> Changes:
@@ -239,11 +253,17 @@ def head_of(spans: Sequence[Span]) -> int:
 
 
 def encode(
-    text: ModelText, generation: Generation, ledger: Ledger | None = None, *, salt: str = ""
+    text: ModelText,
+    generation: Generation,
+    ledger: Ledger | None = None,
+    *,
+    salt: str = "",
+    wants_stable: bool = False,
 ) -> Encoded:
     """The prompt of a request, and which of its tokens come from which part of the body.
 
-    Of earlier replies that the ledger knows the tokens are taken from there.
+    Of earlier replies that the ledger knows the tokens are taken from there. Where the prompt is
+    stable is found out only if that is wanted: it takes rendering it once more.
     """
     if generation.prompt is not None:
         return _plain(text, generation.prompt)
@@ -254,13 +274,20 @@ def encode(
         places = generation.places or range(len(generation.messages))
         rendered = Rendered(prompt, generation.messages, places, found)
         splices = ledger.splices(text, rendered, salt=salt)
-    tokens, ranges = text.encode_at(prompt, [(part.start, part.end) for part in found], splices)
+    chars = [(part.start, part.end) for part in found]
+    later = partial(render, text, tools=generation.tools)
+    num_chars = num_stable(prompt, generation.messages, later) if wants_stable else 0
+    chars.append((0, num_chars))
+    tokens, ranges = text.encode_at(prompt, chars, splices)
+    *ranges, (_, stable) = ranges or [(0, 0)]
     spans: list[Span] = []
-    for part, (start, end) in zip(found, ranges or (), strict=False):
+    for part, (start, end) in zip(found, ranges, strict=False):
         start = max(start, spans[-1].end if spans else 0)  # one token may hold the edge of two
         if start < end:
             spans.append(Span(part.part, start, end))
-    return Encoded(prompt, tuple(tokens), tuple(spans), num_spliced=len(splices))
+    return Encoded(
+        prompt, tuple(tokens), tuple(spans), num_spliced=len(splices), stable=max(stable - 1, 0)
+    )
 
 
 def _form(form: SpeechForm, generation: Generation) -> SpeechForm:

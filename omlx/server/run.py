@@ -26,6 +26,7 @@ from omlx.server.heads import StoredHeads
 from omlx.server.holder import explained
 from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
+from omlx.server.power import is_on_mains
 from omlx.server.probe import write_fault
 from omlx.server.service import Service
 from omlx.server.statefile import removing_state, write_state
@@ -33,6 +34,7 @@ from omlx.server.tls import fingerprint
 from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
 from omlx.settings.build import ModelSettings, Resolved
+from omlx.settings.schema import Settings
 from omlx.storage.journal import Journal
 from omlx.storage.replies import Replies
 from omlx.storage.toolsets import ToolSets
@@ -65,6 +67,7 @@ def run_server(
     names = names_of(entries, resolved)
     _check_models(entries, names, resolved.settings.server.default_model)
     context = _context(resolved, pool, names, refused)
+    rerender = wants_rerender(resolved.settings, is_on_mains)
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
     certificate = None if cert is None else fingerprint(cert)
@@ -77,7 +80,7 @@ def run_server(
 
     with removing_state(state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(serve(context, on_bound=on_bound, warm=warm))
+            return runner.run(serve(context, on_bound=on_bound, warm=warm, wants_rerender=rerender))
         except ServerError as error:
             raise explained(error, state_dir, resolved.settings.server.port) from error
 
@@ -180,6 +183,16 @@ def _check_cache(resolved: Resolved) -> None:
         return
     if reason := write_fault(resolved.cache_dir):
         _log.warning("nothing is stored on disk: %s: %s", resolved.cache_dir, reason)
+
+
+def wants_rerender(
+    settings: Settings, is_on_mains: Callable[[], bool]
+) -> Callable[[], bool] | None:
+    """Whether next prompts are computed while clients run tools; None is never."""
+    wanted = settings.prompt.idle_rerender
+    if not wanted or not settings.cache.is_on:
+        return None
+    return is_on_mains if wanted == "auto" else lambda: True
 
 
 def _ledger(resolved: Resolved) -> Ledger | None:

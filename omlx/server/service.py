@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 from omlx import __version__
-from omlx.cache.policy import StorePolicy
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
@@ -28,13 +28,14 @@ from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
 
 _log = logging.getLogger("omlx.server")
+T = TypeVar("T")
 _UNUSABLE = (EngineState.FAILED, EngineState.STOPPED)
 
 
 class Service:
     """One running server behind its sockets; for the loop's thread, but `status`.
 
-    `on_open` is called for each request that is submitted to an engine.
+    `on_open` is called for each request that is submitted to an engine, `on_answer` for its answer.
     """
 
     def __init__(self, context: ServerContext, hub: Hub) -> None:
@@ -45,6 +46,7 @@ class Service:
         self.is_draining = False
         self._is_closed = False
         self.on_open: Callable[[], None] = _nothing
+        self.on_answer: Callable[[Prepared, Said, str], None] = _nothing
         self._started = context.clock()
         self._active: Counter[str] = Counter()
         self.running: dict[int, Course] = {}  # those that are not over
@@ -68,16 +70,16 @@ class Service:
         salt: str = "",
     ) -> Prepared:
         """Do the text work of a request on the text thread; ApiError says what is wrong."""
-        loop = asyncio.get_running_loop()
         work = partial(prepare, self.context, dialect, body, wanted, tenant, salt=salt)
-        return await loop.run_in_executor(self._text_thread, work)
+        return await self.on_text_thread(work)
 
     async def count(self, dialect: Dialect, body: bytes, salt: str = "") -> int:
         """How many tokens a prompt has; ApiError says what is wrong with it."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._text_thread, count_tokens, self.context, dialect, body, salt
-        )
+        return await self.on_text_thread(partial(count_tokens, self.context, dialect, body, salt))
+
+    async def on_text_thread(self, work: Callable[[], T]) -> T:
+        """The result of work with texts, of which one is done at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
 
     @property
     def num_active(self) -> int:
@@ -205,13 +207,11 @@ class Service:
 
     def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
         """Have the ledger know an answer before a prompt that holds it can be looked at."""
+        self.on_answer(prepared, said, salt)
         ledger, generation = self.context.ledger, prepared.generation
         if ledger is None or generation.prompt is not None or self._is_closed:
             return
-        if prepared.store is StorePolicy.OFF:
-            return
-        is_private = prepared.store is StorePolicy.MEMORY
-        work = partial(ledger.record, prepared.text, said, salt=salt, is_private=is_private)
+        work = partial(ledger.record, prepared.text, said, salt=salt, store=prepared.store)
         self._text_thread.submit(work).add_done_callback(_log_loss)
 
     def _closed(self, course: Course) -> None:
@@ -240,7 +240,7 @@ def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:
     return text
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """Where nobody asks to be told of a request."""
 
 

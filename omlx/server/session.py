@@ -195,7 +195,7 @@ class Session:
         self._hub.close(self._engine_id)
         if not self._is_over:
             self._engine.abort(self._engine_id)
-        self._tell()
+        self._tell(is_ended=False)
         self.course.reasoning = self._transcript.num_reasoning
         if isinstance(error, Exception):
             self.course.outcome = "failed"
@@ -220,15 +220,16 @@ class Session:
         for piece in pieces:
             self._spoken.take(0, piece)
         if self._has_last(pieces):
-            self._tell()
+            self._tell(is_ended=self._failure is None)
         return pieces
 
-    def _tell(self) -> None:
+    def _tell(self, *, is_ended: bool) -> None:
         """Say once what was said, however it ended: it may come back."""
         if self._tokens and not self._is_told:
             self._is_told = True
             prompt = next((one.text for one in self._prepared.prompts), "")
-            said = Said(prompt, tuple(self._tokens), self._spoken.parts(0))
+            parts = self._spoken.parts(0)
+            said = Said(prompt, tuple(self._tokens), parts, is_ended=is_ended)
             self._watchers.on_answer(self._prepared, said, self.course.caller.salt)
 
     def _has_last(self, pieces: list[Piece]) -> bool:

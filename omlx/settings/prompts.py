@@ -65,6 +65,14 @@ class Prompt:
             low=100_000,
         ),
     ] = 100_000_000
+    idle_rerender: Annotated[
+        bool | Auto,
+        Option(
+            "While a client runs tools, and nothing else runs, compute what its next prompt will "
+            "begin with, where the template prints the answer in other words; auto does with "
+            "mains power.",
+        ),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import uvloop
 
 from omlx.models.locate import ModelEntry
 from omlx.server.context import ServerContext, Timing
+from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.service import Service
 from omlx.server.warm import WarmPlan
@@ -67,6 +68,8 @@ class Plan:
     aliases: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     warm: WarmPlan | None = None
+    wants_rerender: Callable[[], bool] | None = None
+    ledger: Ledger | None = None
     # Settings by id or model:profile, where they are not those of all.
     by_name: dict[str, ModelSettings] = field(default_factory=dict)
 
@@ -98,6 +101,7 @@ class Plan:
             max_backlog=self.max_backlog,
             keys_path=self.keys_path,
             tool_sets=self.tool_sets,
+            ledger=self.ledger,
             journal=self.journal_path
             and Journal(self.journal_path, max_bytes=10**9, max_age_s=10**6, clock=time.time),
         )
@@ -193,7 +197,11 @@ class _Thread(threading.Thread):
             self._bound.set()
 
         return await serve(
-            self.plan.context(), on_bound=on_bound, stop=self._wish, warm=self.plan.warm
+            self.plan.context(),
+            on_bound=on_bound,
+            stop=self._wish,
+            warm=self.plan.warm,
+            wants_rerender=self.plan.wants_rerender,
         )
 
     def service(self) -> Service:

@@ -91,7 +91,7 @@ def test_blocks_that_can_not_be_cut(shared: int, usable: int) -> None:
 )
 def test_snapshots_of_recurrent_layers(start: int, head: int, shared: int, usable: int) -> None:
     keeping = Keeping(BLOCK, 8, always, snapshot_interval=20)
-    assert keeping.usable(Flight(list(range(100)), head), start, shared) == usable
+    assert keeping.usable(Flight(list(range(100)), (head,)), start, shared) == usable
 
 
 def test_a_duplicate_waits_for_all_but_the_last_token() -> None:

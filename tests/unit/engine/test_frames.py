@@ -165,6 +165,7 @@ requests = st.builds(
     ),
     stop=st.lists(st.lists(st.integers(0, 2**32 - 1)).map(tuple)).map(tuple),
     head=st.integers(0, 2**31),
+    stable=st.integers(0, 2**31),
     store=st.sampled_from(StorePolicy),
     request_class=st.sampled_from(RequestClass),
     emitted=st.lists(st.integers(0, 2**32 - 1)).map(tuple),

@@ -1,18 +1,20 @@
 """Replies come back as the very tokens that they were made of, or not at all."""
 
-import json
 import random
 import sqlite3
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx.cache.policy import StorePolicy
 from omlx.models.text import TextModel
 from omlx.server.ledger import Ledger, Said
 from omlx.server.parse.said import Text
+from omlx.server.prompt import encode
 from omlx.storage.replies import Replies, Reply
 from tests.vocabularies import smollm2
 from tests.writers import TOOLS, OddTokens, Talk, num_shared
@@ -182,7 +184,9 @@ def test_a_ledger_outlives_its_process(text, odd, tmp_path: Path) -> None:
 def test_private_replies_are_not_written(text, odd, tmp_path: Path) -> None:
     ledger = Ledger(Replies(tmp_path / "p", max_bytes=10**7, clock=lambda: 0.0))
     ids = text.encode("a secret")
-    ledger.record(text, Said("prompt", ids, [Text("a secret")]), is_private=True)
+    ledger.record(text, Said("prompt", ids, [Text("a secret")]), store=StorePolicy.MEMORY)
+    ledger.record(text, Said("prompt", ids, [Text("none")]), store=StorePolicy.OFF)
+    assert len(ledger._known) == 1
     ledger.record(text, Said("prompt", ids, [Text("no secret")]))
     ledger.close()
     with sqlite3.connect(tmp_path / "p") as db:
@@ -267,12 +271,14 @@ def test_memory_is_bounded(text, odd, tmp_path: Path) -> None:
 
 
 def test_surrogates_in_a_prompt_are_no_match(text, odd) -> None:
+    """What is encoded then is not the prompt to the letter."""
     talk = Talk(text, Ledger(None))
     asked(talk)
     answered(talk, odd, TEXTS[0])
-    body = json.dumps({"role": "user", "content": "x"}).replace("x", "\\ud83d half")
-    talk.messages.append(json.loads(body))
-    generation = talk.generation
-    talk.generation = lambda: generation()
-    prompt = talk.prompt()
-    assert prompt.num_spliced in (0, 1)
+    asked(talk)
+    generation = talk.generation()
+    for content, num_spliced in (("whole", 1), ("half \ud83d", 0)):
+        messages = [*generation.messages[:-1], {"role": "user", "content": content}]
+        prompt = encode(text, replace(generation, messages=messages), talk.ledger)
+        assert prompt.num_spliced == num_spliced
+        assert text.spell(prompt.tokens) == prompt.text.replace("\ud83d", "\ufffd")
