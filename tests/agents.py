@@ -141,6 +141,12 @@ class Terminal:
                 os.write(self._main, answer)
         return bool(data)
 
+    def wait_for(self, text: str, timeout_s: float = 120.0) -> None:
+        """Read until this text has come."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.text and time.monotonic() < deadline:
+            self.read(0.5)
+
     def settle(self, quiet_s: float = 3.0, most_s: float = 60.0) -> None:
         """Read until nothing has come for a while."""
         deadline = time.monotonic() + most_s
@@ -219,6 +225,7 @@ class Desk:
         command = ["launch", self.agent.name, "--model", self._model, "--", *args]
         env = {**self._env(), **self.agent.env, "TERM": "xterm-256color"}
         with Terminal([sys.executable, "-m", "omlx", *command], self.project, env) as terminal:
+            terminal.wait_for("\x1b[?1049h")  # it has taken the terminal over
             terminal.settle()
             terminal.write(text)
             terminal.settle()
