@@ -8,15 +8,17 @@ from pathlib import Path
 
 import click
 
+from omlx.cli.docs.costs import guide_with_costs
 from omlx.cli.docs.files import stale, texts, write
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; fail if a file is stale.")
 def main(*, check: bool) -> None:
-    """Make man pages, completions and reference pages."""
+    """Make man pages, completions, reference pages and a table of the guide."""
     root = Path.cwd()
-    places = stale(root, texts()) if check else write(root, texts())
+    made = texts() | guide_with_costs(root)
+    places = stale(root, made) if check else write(root, made)
     for place in places:
         click.echo(f"{'stale' if check else 'wrote'} {place}")
     if check and places:

@@ -1,11 +1,13 @@
 """Man pages, completions and reference pages: complete, fresh, and the same each time."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from omlx.cli.docs import costs
 from omlx.cli.docs.commands import pages
 from omlx.cli.docs.files import stale, texts, write
 from omlx.cli.main import omlx
@@ -66,3 +68,19 @@ def test_the_bash_completion_is_bash() -> None:
     script = MADE["completions/omlx.bash"]
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_the_guide_has_the_measured_costs(tmp_path: Path) -> None:
+    guide, result = tmp_path / costs.GUIDE, tmp_path / costs.RESULT
+    guide.parent.mkdir(parents=True)
+    result.parent.mkdir(parents=True)
+    begin = "a\n<!-- made by scripts/gen: costs -->\n"
+    guide.write_text(f"{begin}old\n<!-- end -->\nb\n")
+    assert costs.guide_with_costs(tmp_path) == {}, "nothing was measured"
+    turn = {"prompt": 12345, "cached": 12344, "uncached": 1, "new": 0}
+    turns = [{"turn": "cold", **turn}, {"turn": "again", **turn}]
+    agent = {"turns": turns, "peers": {"again": 7400}}
+    result.write_text(json.dumps({"agents": {"pi": agent}}))
+    made = costs.guide_with_costs(tmp_path)[costs.GUIDE]
+    assert made.startswith(begin) and made.endswith("<!-- end -->\nb\n") and "old" not in made
+    assert "| pi | 12,345 | 1 of 0 new (7,400) | - |" in made
