@@ -17,6 +17,12 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "serve": LazyCommand("omlx.cli.serve:serve", "Serve models over HTTP."),
+    "start": LazyCommand("omlx.cli.start:start", "Start a server in the background."),
+    "stop": LazyCommand("omlx.cli.stop:stop", "Stop a server, in the background or not."),
+    "restart": LazyCommand("omlx.cli.restart:restart", "Restart a server, in the background."),
+    "status": LazyCommand("omlx.cli.status:status", "Show the servers that run."),
+    "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
+    "launch": LazyCommand("omlx.cli.launch:launch", "Start a coding agent on a local model."),
     "model": LazyCommand(
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."
     ),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+_OWN = ("profile", "demo", "dashboard")  # options of commands that are no settings
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 
 profile_option = click.option(
@@ -145,16 +146,19 @@ def _setting_option(leaf: "Leaf") -> Callable[[Callback], Callback]:
     return click.option(leaf.flag, name, cls=SettingOption, leaf=leaf, type=kind, multiple=multiple)
 
 
-def resolve(ctx: click.Context, given: Mapping[str, object]) -> "Resolved":
-    """The settings of this call; warnings go to stderr."""
+def resolve(
+    ctx: click.Context, given: Mapping[str, object], *, cwd: Path | None = None
+) -> "Resolved":
+    """The settings of this call, or of one in another folder; warnings go to stderr."""
     from omlx.settings.build import load
     from omlx.settings.machine import this_machine
 
     own = given.get("profile")
     parent = ctx.find_object(Globals)
     profile = own if isinstance(own, str) else parent.profile if parent else None
-    cli = {name.replace("__", "."): value for name, value in given.items() if name != "profile"}
-    resolved = load(cli=cli, env=os.environ, cwd=_cwd(), profile=profile, machine=this_machine())
+    cli = {name.replace("__", "."): value for name, value in given.items() if name not in _OWN}
+    folder = current_dir() if cwd is None else cwd
+    resolved = load(cli=cli, env=os.environ, cwd=folder, profile=profile, machine=this_machine())
     warn(resolved.warnings)
     return resolved
 
@@ -183,7 +187,8 @@ def warn(warnings: tuple[str, ...] | list[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _cwd() -> Path:
+def current_dir() -> Path:
+    """The folder of this call; OmlxError if it is gone."""
     try:
         return Path.cwd()
     except OSError:

@@ -4,18 +4,29 @@ Knows nothing about HTTP or engines; the server is imported when everything else
 """
 
 import json
+import logging
+import os
 import shlex
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from omlx.cli.arguments import arguments_of, with_profile, withheld
 from omlx.cli.options import SettingsCommand, resolve, settings_options
+from omlx.errors import ServerError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from omlx.cli.live import Dashboard
+    from omlx.log import LogFile
     from omlx.models.locate import Discovery
     from omlx.settings.build import Resolved
 
+_STDERR = 2  # sys.stderr may be none of the process's own
 _KEY_VARIABLE = "OMLX_SERVER_API_KEY"
 
 
@@ -37,14 +48,71 @@ def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -
     not wait.
     """
     from omlx.cli.found import no_models
-    from omlx.log import setup
+    from omlx.client import Launched
 
     resolved = resolve(ctx, given)
-    setup(resolved.settings.log.level)
+    log = _set_up_log(resolved)
     discovery = _with_demo(resolved) if demo else _found(resolved)
     if not discovery.models:
         raise no_models(resolved)
-    return _run(resolved, discovery, dashboard=dashboard)
+    options = with_profile(ctx, {**given, "demo": demo})
+    launched = Launched(arguments_of(options), resolved.cwd, withheld(resolved))
+    from omlx.server.run import run_server
+
+    with ExitStack() as stack:
+        board = stack.enter_context(_dashboard(resolved)) if dashboard else None
+
+        def on_ready(address: str) -> None:
+            _say_ready(ready_lines(resolved, discovery, address), log, stack)
+
+        return run_server(
+            resolved,
+            discovery,
+            on_ready=on_ready,
+            snapshot_sink=board.feed if board else None,
+            launched=launched,
+        )
+
+
+def _say_ready(lines: list[str], log: "LogFile | None", stack: ExitStack) -> None:
+    """Say on stderr that the server is ready; from then on stderr is the log, if that is a file.
+
+    So what goes wrong before is seen by whoever started it: a person, or a service manager.
+    """
+    from omlx.log import into
+
+    with suppress(OSError):  # a log on a disk that is full is no reason to end
+        for line in lines:
+            click.echo(line, err=True)
+        if log is not None and not log.is_output(sys.stderr.fileno()):
+            click.echo(f"log: {log.path}", err=True)
+    if log is not None:
+        try:
+            stack.enter_context(into(log))
+        except OSError as error:
+            logging.getLogger("omlx.server").warning("the log %s: %s", log.path, error)
+
+
+def _set_up_log(resolved: "Resolved") -> "LogFile | None":
+    """Begin to log on stderr; the file that it goes on in once the server is ready."""
+    import faulthandler
+
+    from omlx.log import LogFile, setup
+
+    log = resolved.settings.log
+    setup(log.level)
+    if log.file is None:
+        return None
+    faulthandler.enable(_STDERR)
+    file = LogFile(log.file, log.max_size, log.keep)
+    try:
+        os.close(file.open())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ServerError(
+            f"the log {log.file} cannot be written: {reason}", hint="--log-file names another one"
+        ) from None
+    return file
 
 
 def _found(resolved: "Resolved") -> "Discovery":
@@ -64,19 +132,10 @@ def _with_demo(resolved: "Resolved") -> "Discovery":
     return search((demo, *resolved.settings.models.dir))
 
 
-def _run(resolved: "Resolved", discovery: "Discovery", *, dashboard: bool) -> int:
-    from omlx.server.run import run_server
-
-    def on_ready(address: str) -> None:
-        for line in ready_lines(resolved, discovery, address):
-            click.echo(line, err=True)
-
-    if not dashboard:
-        return run_server(resolved, discovery, on_ready=on_ready)
+def _dashboard(resolved: "Resolved") -> "AbstractContextManager[Dashboard]":
     from omlx.cli.live import open_dashboard
 
-    with open_dashboard(log_path(resolved.home)) as board:
-        return run_server(resolved, discovery, on_ready=on_ready, snapshot_sink=board.feed)
+    return open_dashboard(log_path(resolved.home))
 
 
 def log_path(home: Path) -> Path:

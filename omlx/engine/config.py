@@ -36,3 +36,6 @@ class EngineConfig:
     drain_s: float = 10.0
     warm_up: bool = True
     log_level: str = "info"
+    log_file: str | None = None
+    log_max_bytes: int = 10**7
+    log_keep: int = 5

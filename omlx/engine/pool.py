@@ -58,6 +58,9 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         drain_s=s.server.drain_timeout,
         warm_up=resolved.for_model(entry.id, entry.path).engine.warm_up,
         log_level=s.log.level,
+        log_file=None if s.log.file is None else str(s.log.file),
+        log_max_bytes=s.log.max_size,
+        log_keep=s.log.keep,
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from omlx import log
 from omlx.engine.child import Beat, Ending, Vitals, Watcher
@@ -277,7 +278,7 @@ def run_child(sock: socket.socket) -> int:
     if first is None:
         return 1
     config = EngineConfig(**first["config"])
-    log.setup(config.log_level, tag=config.model_id)
+    _set_up_log(config)
 
     lock = threading.Lock()  # a submit that fails at once answers on this thread
 
@@ -321,6 +322,15 @@ def run_child(sock: socket.socket) -> int:
             timeout_s = frame["timeout_s"]
             break
     return engine.stop(timeout_s) or 0
+
+
+def _set_up_log(config: EngineConfig) -> None:
+    path = None if config.log_file is None else Path(config.log_file)
+    file = path and log.LogFile(path, config.log_max_bytes, config.log_keep)
+    try:
+        log.setup(config.log_level, tag=config.model_id, file=file)
+    except OSError:  # stderr is where the server's was
+        log.setup(config.log_level, tag=config.model_id)
 
 
 def _first_frame(sock: socket.socket) -> Frame | None:

@@ -76,10 +76,11 @@ def find_parts(
 def _message_parts(messages: Sequence[Message], places: Sequence[int]) -> list[Part]:
     """The part that each message is; one that opens the conversation as its system is that."""
     parts: list[Part] = []
-    is_head = True
+    is_head, last = True, places[0] - 1 if places else 0
     for message, place in zip(messages, places, strict=True):
         role = str(message.get("role"))
-        is_head = is_head and role == "system"
+        # One that does not follow in the body has been moved to the front.
+        is_head, last = is_head and role == "system" and place == last + 1, place
         kind = PartKind.SYSTEM if is_head or place < 0 else PartKind.MESSAGE
         parts.append(Part(kind, max(0, place), "" if is_head else role))
     return parts

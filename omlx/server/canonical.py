@@ -23,11 +23,13 @@ class Rule(Enum):
     ATTRIBUTION = "attribution"
     COUNTDOWN = "countdown"
     SESSION = "session"
+    SYSTEM_FIRST = "system_first"
     TOOL_ORDER = "tool_order"
     LEDGER = "ledger"  # of replies that were spliced; see omlx.server.ledger
 
 
 Changes = Mapping[str, int]
+_ANSWERING = ("assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ def canonical(
         return Canonical(generation)
     reader = _Reader(generation, rules)
     made = reader.read()
+    if rules.system_first:
+        made = _system_first(made, reader.changes)
     if rules.tool_order and first_seen is not None and made.tools:
         made = _in_order(made, first_seen, salt, reader.changes)
     return Canonical(made, {rule.value: num for rule, num in reader.changes.items()})
@@ -71,6 +75,27 @@ def num_leading(messages: Sequence[Message]) -> int:
 def as_note(text: str) -> Message:
     """A system text as a marked message of the user's, which every template has a place for."""
     return {"role": "user", "content": f"<system-reminder>\n{text}\n</system-reminder>"}
+
+
+def _system_first(generation: Generation, changes: Counter[Rule]) -> Generation:
+    """System messages of the first turn before what the user says in it: they are the same in
+    another conversation. Those of later turns stay where they are."""
+    messages = generation.messages
+    num_head = num_leading(messages)
+    answers = (idx for idx, message in enumerate(messages) if message["role"] in _ANSWERING)
+    turn = range(num_head, next(answers, len(messages)))
+    early = [idx for idx in turn if messages[idx]["role"] == "system"]
+    if not early:
+        return generation
+    changes[Rule.SYSTEM_FIRST] += len(early)
+    others = [idx for idx in turn if idx not in early]
+    order = [*range(num_head), *early, *others, *range(turn.stop, len(messages))]
+    places = generation.places or range(len(messages))
+    return replace(
+        generation,
+        messages=[messages[idx] for idx in order],
+        places=[places[idx] for idx in order],
+    )
 
 
 def _in_order(

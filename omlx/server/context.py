@@ -198,6 +198,7 @@ class ServerContext:
     ledger: Ledger | None = None
     # Orders in which sets of tools first came; for the text thread.
     tool_sets: ToolSets | None = None
+    ledger: Ledger | None = None
 
     def names(self) -> Names:
         """The names of all models that are served now."""

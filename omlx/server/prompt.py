@@ -75,6 +75,7 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
+    num_spliced: int = 0  # as in Encoded
     fingerprint: str | None = None
     # What was done to it before the template saw it, by the value of a rule.
     changes: Changes = field(default_factory=dict[str, int])
@@ -181,6 +182,7 @@ def prepare(
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
+        num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
         changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,
@@ -234,16 +236,17 @@ def count_tokens(context: ServerContext, dialect: Dialect, body: bytes, salt: st
     """How many tokens the prompt of a body has, of whatever length; ApiError as `prepare`."""
     meant = _meant(context, dialect.decode(body), salt)
     generation = meant.generation
-    num_tokens = len(meant.text.encode(render(meant.text, generation.messages, generation.tools)))
-    return meant.scale.tokens(num_tokens)
+    encoded = encode(meant.text, generation, context.ledger, salt=salt)
+    return meant.scale.tokens(len(encoded.tokens))
 
 
 def head_of(spans: Sequence[Span]) -> int:
     """Where the system and the tools end, as far as they come before all messages."""
     head = 0
     for span in spans:
-        is_moved = span.part.kind is PartKind.SYSTEM and span.part.name
-        if span.part.kind is PartKind.MESSAGE or is_moved:
+        part = span.part
+        is_moved = part.kind is PartKind.SYSTEM and part.name
+        if (part.kind is PartKind.MESSAGE and part.name != "system") or is_moved:
             break
         head = span.end
     return head

@@ -4,22 +4,16 @@ Knows nothing about flags or terminals.
 """
 
 import asyncio
-import hashlib
-import json
 import logging
-import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import uvloop
 
-from omlx import __version__
+from omlx.client import Launched
 from omlx.engine.heap import share_one_heap
 from omlx.engine.pool import process_pool
 from omlx.errors import ServerError
@@ -29,10 +23,13 @@ from omlx.models.names import Named, Names, names_of
 from omlx.models.text import TextModel
 from omlx.server.context import EnginePool, ServerContext
 from omlx.server.heads import StoredHeads
+from omlx.server.holder import explained
 from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.power import is_on_mains
+from omlx.server.probe import write_fault
 from omlx.server.service import Service
+from omlx.server.statefile import removing_state, write_state
 from omlx.server.tls import fingerprint
 from omlx.server.warm import WarmPlan
 from omlx.server.warmprompts import read_warm_prompts
@@ -55,32 +52,21 @@ def run_server(
     on_ready: Callable[[str], None],
     snapshot_sink: SnapshotSink | None = None,
     make_pool: PoolFactory = process_pool,
+    launched: Launched | None = None,
 ) -> int:
     """Serve the models found until a signal comes; the exit code.
 
     `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
-    thread may call for the status object of `admin`.
+    thread may call for the status object of `admin`. `launched` is what `omlx restart` needs.
     """
     warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
+    _check_cache(resolved)
     share_one_heap()
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
     _check_models(entries, names, resolved.settings.server.default_model)
-    settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
-    context = ServerContext(
-        settings=resolved.settings,
-        pool=pool,
-        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
-        model_settings=settings.__getitem__,
-        journal=_journal(resolved),
-        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
-        keys_path=resolved.keys_path,
-        profiles=names.profiles,
-        refused=refused,
-        origins=resolved.origins,
-        ledger=_ledger(resolved),
-    )
+    context = _context(resolved, pool, names, refused)
     state_dir = resolved.state_dir
     rerender = wants_rerender(resolved.settings, is_on_mains)
     cert = resolved.settings.server.tls_cert
@@ -94,6 +80,9 @@ def run_server(
                 cache_dir=resolved.cache_dir,
                 started=datetime.now(UTC),
                 certificate=certificate,
+                drain_s=resolved.settings.server.drain_timeout,
+                log_path=resolved.settings.log.file,
+                launched=launched,
             )
         except OSError as error:
             _log.warning("other commands won't find this server: %s", error)
@@ -105,7 +94,26 @@ def run_server(
         try:
             return runner.run(serve(context, on_bound=on_bound, warm=warm, wants_rerender=rerender))
         except ServerError as error:
-            raise _explained(error, state_dir, resolved.settings.server.port) from error
+            raise explained(error, state_dir, resolved.settings.server.port) from error
+
+
+def _context(
+    resolved: Resolved, pool: EnginePool, names: Names, refused: Mapping[str, str]
+) -> ServerContext:
+    settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
+    return ServerContext(
+        settings=resolved.settings,
+        pool=pool,
+        texts=TextModels(version=lambda entry: pool.version(entry.id)).get,
+        model_settings=settings.__getitem__,
+        journal=_journal(resolved),
+        tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
+        keys_path=resolved.keys_path,
+        profiles=names.profiles,
+        refused=refused,
+        origins=resolved.origins,
+        ledger=_ledger(resolved),
+    )
 
 
 def warm_plan(resolved: Resolved) -> WarmPlan:
@@ -171,6 +179,15 @@ def wants_rerender(
     return is_on_mains if wanted == "auto" else lambda: True
 
 
+def _check_cache(resolved: Resolved) -> None:
+    """Say now, and not at the first model, that nothing can be stored on disk."""
+    cache = resolved.settings.cache
+    if not cache.enabled or cache.max_size == 0:
+        return
+    if reason := write_fault(resolved.cache_dir):
+        _log.warning("nothing is stored on disk: %s: %s", resolved.cache_dir, reason)
+
+
 def _ledger(resolved: Resolved) -> Ledger | None:
     settings = resolved.settings.prompt
     if not (settings.ledger and resolved.settings.cache.is_on):
@@ -217,79 +234,3 @@ def _model_settings(named: Named, resolved: Resolved) -> ModelSettings:
     for warning in settings.warnings:
         _log.warning("%s", warning)
     return settings
-
-
-def state_path(state_dir: Path, address: str) -> Path:
-    """The file that says that a server runs on the address' port, or socket."""
-    scheme, _, rest = address.partition(":")
-    name = rest.rpartition(":")[2]
-    if scheme == "unix":
-        name = "unix-" + hashlib.sha256(os.fsencode(rest)).hexdigest()[:12]
-    return state_dir / f"server-{name}.json"
-
-
-def write_state(
-    state_dir: Path,
-    address: str,
-    *,
-    cache_dir: Path,
-    started: datetime,
-    certificate: str | None = None,
-) -> None:
-    """Leave word of this process for `omlx` commands: pid, address, version, start, cache.
-
-    `certificate` is the fingerprint of the one that the server shows.
-    """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = {
-        "pid": os.getpid(),
-        "address": address,
-        "version": __version__,
-        "started": started.isoformat(timespec="seconds"),
-        "cache_dir": str(cache_dir),
-        **({"certificate": certificate} if certificate else {}),
-    }
-    # mkstemp files are 0600 from the start.
-    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=state_dir)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(state) + "\n")
-        Path(name).replace(state_path(state_dir, address))
-    except BaseException:
-        Path(name).unlink()
-        raise
-
-
-@contextmanager
-def removing_state(state_dir: Path) -> Generator[None]:
-    """Remove this process' state files at the end."""
-    try:
-        yield
-    finally:
-        for file in state_dir.glob("server-*.json"):
-            if _pid(file) == os.getpid():
-                with suppress(FileNotFoundError):
-                    file.unlink()
-
-
-def _pid(file: Path) -> int | None:
-    try:
-        state: object = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    match state:
-        case {"pid": int(pid)}:
-            return pid
-        case _:
-            return None
-
-
-def _explained(error: ServerError, state_dir: Path, port: int) -> ServerError:
-    """The error, with the process that holds the port where that is a server of ours."""
-    pid = _pid(state_dir / f"server-{port}.json")
-    if pid is None or pid == os.getpid() or not psutil.pid_exists(pid):
-        return error
-    return ServerError(
-        f"{error.message}; omlx runs on port {port} already, as process {pid}",
-        hint=error.hint,
-    )

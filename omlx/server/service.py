@@ -183,19 +183,7 @@ class Service:
             }
             for engine in engines
         ]
-        return self._word(engines), models
-
-    def _word(self, engines: Sequence[EngineView]) -> str:
-        if self.is_draining:
-            return "stopping"
-        ready = [engine for engine in engines if engine.state is EngineState.READY]
-        if ready:
-            return "stalled" if all(engine.health.is_stalled for engine in ready) else "ready"
-        states = {engine.state for engine in engines}
-        if states & {EngineState.STARTING, EngineState.LOADING}:
-            return "loading"
-        # A model that is not loaded is loaded by the next request.
-        return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
+        return "stopping" if self.is_draining else _word(engines), models
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""
@@ -232,6 +220,17 @@ class Service:
         self.metrics.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
+
+
+def _word(engines: Sequence[EngineView]) -> str:
+    ready = [engine for engine in engines if engine.state is EngineState.READY]
+    if ready:
+        return "stalled" if all(engine.health.is_stalled for engine in ready) else "ready"
+    states = {engine.state for engine in engines}
+    if states & {EngineState.STARTING, EngineState.LOADING}:
+        return "loading"
+    # A model that is not loaded is loaded by the next request.
+    return "ready" if states & {EngineState.UNLOADED, EngineState.DRAINING} else "failed"
 
 
 def _load_text(context: ServerContext, entry: ModelEntry) -> ModelText:

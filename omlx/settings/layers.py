@@ -290,9 +290,9 @@ def _hint(group: str, key: str, value: object, *, is_model: bool) -> str:
         here += ["profile"] if is_model else ["model"]
     if group == "models" and isinstance(value, dict):
         return f" (did you mean '[model.\"{key}\"]'?)"
-    if found := suggest(key, here):
-        return found
     elsewhere = {leaf.key: leaf.path for leaf in allowed if leaf.group != group}
+    if key not in elsewhere and (found := suggest(key, here)):
+        return found
     if close := difflib.get_close_matches(key, elsewhere, n=1):
         return f" (did you mean '{elsewhere[close[0]]}'?)"
     return f"; known: {', '.join(here)}" if here else ""

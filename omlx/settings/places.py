@@ -45,13 +45,18 @@ def state_dir(home: Path) -> Path:
     return home / "state"
 
 
+def log_dir(home: Path) -> Path:
+    """The folder of the logs of servers in the background."""
+    return home / "logs"
+
+
 def journal_path(home: Path) -> Path:
     """The file that keeps a row of figures of each request."""
     return state_dir(home) / "journal.sqlite3"
 
 
 def prompts_path(home: Path) -> Path:
-    """The file that keeps what makes prompts stable, such as the first order of tools."""
+    """The file that keeps what makes prompts stable: orders of tools, tokens of answers."""
     return state_dir(home) / "prompts.sqlite3"
 
 

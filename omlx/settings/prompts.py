@@ -29,6 +29,13 @@ class Prompt:
             per_model=True,
         ),
     ] = True
+    system_first: Annotated[
+        bool,
+        Option(
+            "Tell the system messages of the first turn before what the user says in it.",
+            per_model=True,
+        ),
+    ] = True
     session_last: Annotated[
         bool,
         Option(

@@ -24,8 +24,10 @@ _EXAMPLES = {
     "models.dir": '["~/models"]',
     "models.alias": '{ fast = "Qwen3-0.6B-4bit" }',
     "cache.dir": '"~/.omlx/cache"',
+    "log.file": '"~/.omlx/logs/serve.log"',
     "cache.max_write_per_day": '"50GB"',
     "cache.warm_prompts": '["prompts/agent.json"]',
+    "agent.scale_tokens": "200000",
     "context_window": "32768",
     "thinking": "true",
 }

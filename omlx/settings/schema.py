@@ -261,7 +261,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is written to stderr."""
+    """What is logged, and where to."""
 
     level: Annotated[
         str,
@@ -271,6 +271,32 @@ class Log:
             choices=("debug", "info", "warning", "error"),
         ),
     ] = "info"
+    file: Annotated[
+        Path | None,
+        Option(
+            "File that the log and all else on stderr goes to; omlx start names one.",
+            flag="--log-file",
+            is_file=True,
+        ),
+    ] = None
+    max_size: Annotated[
+        int,
+        Option(
+            "Size of log.file at which a new one is begun; the old one gets the suffix .1.",
+            flag="--log-max-size",
+            unit=Unit.SIZE,
+            low=10_000,
+        ),
+    ] = 10_000_000
+    keep: Annotated[
+        int,
+        Option(
+            "So many old files of the log are kept.",
+            flag="--log-keep",
+            low=1,
+            high=100,
+        ),
+    ] = 5
 
 
 @dataclass(frozen=True, slots=True)

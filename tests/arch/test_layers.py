@@ -32,7 +32,7 @@ OWNERS = {
     "prometheus_client": ("omlx.server",),
     "xxhash": ("omlx.storage",),
     "huggingface_hub": ("omlx.models.hub",),
-    "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.cli"),
+    "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.cli"),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch", "omlx.cache.codec",
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",

@@ -75,6 +75,7 @@ class Responses:
             system_places=[0] if request.instructions else (),
             request_class=asked.request_class(request.service_tier),
             tools=tools.tools,
+            tool_places=tools.places,
             tool_choice=choice,
             form=_form(request.text),
             thinking=asked.thinking_by_effort(options.effort, "$.reasoning.effort"),

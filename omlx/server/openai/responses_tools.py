@@ -37,10 +37,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """The tools of one request; `origins` are by the names that the model knows them by."""
+    """The tools of one request; `origins` are by the names that the model knows them by, and so
+    are the `numbers` that they, or their groups, have in the body."""
 
     tools: Sequence[Message] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Where the body has each tool."""
+        return [self.numbers[tool_name(tool)] for tool in self.tools]
 
     def flat(self, name: str, namespace: str | None = None) -> str:
         """By which name the model knows a tool, also one that is not offered any more."""
@@ -52,21 +59,24 @@ class Toolset:
     def only(self, names: Sequence[str]) -> "Toolset":
         """The same without the tools that are not named."""
         kept = [tool for tool in self.tools if tool_name(tool) in names]
-        return Toolset(kept, {name: self.origins[name] for name in names})
+        return Toolset(kept, {name: self.origins[name] for name in names}, self.numbers)
 
 
 def read_tools(raw_tools: Sequence[msgspec.Raw]) -> Toolset:
     """The tools that a client runs; those for a server to run are left out, with a warning."""
     reader = _Reader()
     for index, raw in enumerate(raw_tools):
+        reader.number = index
         reader.read(raw, f"$.tools[{index}]", None)
-    return Toolset(reader.tools, reader.origins)
+    return Toolset(reader.tools, reader.origins, reader.numbers)
 
 
 class _Reader:
     def __init__(self) -> None:
         self.tools: list[Message] = []
         self.origins: dict[str, Origin] = {}
+        self.numbers: dict[str, int] = {}
+        self.number = 0
 
     def read(self, raw: msgspec.Raw, param: str, namespace: str | None) -> None:
         """Add a tool, or each of a group (mutates)."""
@@ -96,6 +106,7 @@ class _Reader:
         if name in self.origins:
             name = _distinct(name, origin.name, origin.namespace, len(self.origins))
         self.origins[name] = origin
+        self.numbers[name] = self.number
         function = {"name": name, "description": description or "", "parameters": schema}
         self.tools.append({"type": "function", "function": function})
 

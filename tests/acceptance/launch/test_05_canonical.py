@@ -102,12 +102,12 @@ def ask(live: Live, body: Body, path: str = "/v1/messages") -> tuple[int, int]:
     return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
-def changes(live: Live) -> Body:
+def changes(live: Live, folder: Path) -> Body:
     """What was done to the last prompt, as `omlx cache inspect` tells it."""
     deadline = time.monotonic() + 20
-    args = ("cache", "inspect", "--request", "last", "--json", "--model-dir", live.models)  # type: ignore[attr-defined]
+    args = ("--request", "last", "--json", "--model-dir", str(folder))
     while True:
-        done = run_omlx(*args, home=live.home)
+        done = run_omlx("cache", "inspect", *args, home=live.home)
         if done.returncode == 0:
             return json.loads(done.stdout)["request"]["changes"]
         assert time.monotonic() < deadline, done.stderr
@@ -126,7 +126,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def live(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with Live("--model-dir", str(folder), home=tmp_path_factory.mktemp("home")) as server:
-        server.models = str(folder)  # type: ignore[attr-defined]
         yield server
 
 
@@ -141,7 +140,7 @@ VARIANTS = {
 }
 
 
-def test_a1_the_attribution_line(live: Live, figure: Figure) -> None:
+def test_a1_the_attribution_line(live: Live, folder: Path, figure: Figure) -> None:
     """A1: variants of where it is, one after the other, each with a text of its own."""
     found: list[str] = []
     for number, (name, make) in enumerate(VARIANTS.items()):
@@ -152,7 +151,7 @@ def test_a1_the_attribution_line(live: Live, figure: Figure) -> None:
         assert (again, cached) == (size, size - 1)
         assert size >= 4000
         found.append(f"{name} {cached} of {size}")
-    assert changes(live) == {"attribution": 1}
+    assert changes(live, folder) == {"attribution": 1}
     plain = live.post("/v1/messages/count_tokens", message())[1]
     for system in (LINE % (1, 1), [block(LINE % (1, 1))]):
         assert live.post("/v1/messages/count_tokens", message(system=system))[1] == plain
@@ -185,14 +184,14 @@ def everything(seed: int, nonce: int, given: list[Body], *, is_list: bool) -> Bo
     return message(messages=messages, system=system, tools=given)
 
 
-def test_p19_what_varies_hits(live: Live, figure: Figure) -> None:
+def test_p19_what_varies_hits(live: Live, folder: Path, figure: Figure) -> None:
     """P19: tools and keys in another order, nonce, countdown, marks, text or blocks."""
     given = tools(12, 500)
     size, _ = ask(live, everything(500, 1, given, is_list=False))
     for number in range(2, 6):
         body = everything(500, number, reordered(given, number), is_list=number % 2 == 0)
         assert ask(live, body) == (size, size - 1)
-    counted = changes(live)
+    counted = changes(live, folder)
     assert counted["tool_order"] > 0
     assert (counted["attribution"], counted["countdown"]) == (1, 2)
     functions = as_functions(given)
@@ -231,11 +230,11 @@ def test_orders_survive_a_restart(folder: Path, tmp_path: Path, figure: Figure) 
     figure(f"P19 after a restart: {found[1]} of {found[0]} cached")
 
 
-def test_a_sessions_folder_costs_no_tools(live: Live, figure: Figure) -> None:
+def test_a_sessions_folder_costs_no_tools(live: Live, folder: Path, figure: Figure) -> None:
     """Copilot names it in the middle of its system text, before all tools."""
 
     def body(uuid: str) -> Body:
-        where = f"/root/.copilot/session-state/{uuid}"
+        where = f"/home/user/.copilot/session-state/{uuid}"
         told = f"<session_context>\nSession folder: {where}\nPlan file: {where}/plan.md\n"
         system = f"{words(1500, 800)}\n\n{told}</session_context>\n\n{words(300, 801)}"
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]
@@ -245,7 +244,7 @@ def test_a_sessions_folder_costs_no_tools(live: Live, figure: Figure) -> None:
     ask(live, body("0b6e2a52-91c4-4f0e-8f3e-6a3c3a1d2b11"), path)
     size, cached = ask(live, body("f3a1c9d0-1111-4222-8333-444455556666"), path)
     assert size - cached < 200
-    assert changes(live) == {"session": 1}
+    assert changes(live, folder) == {"session": 1}
     figure(f"a new session of Copilot's kind: {size - cached} of {size} tokens computed")
 
 

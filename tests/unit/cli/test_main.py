@@ -53,7 +53,7 @@ def test_help_of_the_root_imports_no_command() -> None:
     ("words", "index", "expected"),
     [
         ("omlx ser", 1, ["plain,serve"]),
-        ("omlx ", 1, ["plain,serve", "plain,model", "plain,cache", "plain,key", "plain,config"]),
+        ("omlx ", 1, [f"plain,{name}" for name in main.COMMANDS]),
         ("omlx cache ", 2, ["plain,inspect", "plain,prune", "plain,verify"]),
         ("omlx serve --log-l", 2, ["plain,--log-level"]),
         ("omlx serve --log-level wa", 3, ["plain,warning"]),

@@ -9,6 +9,7 @@ import pytest
 
 import omlx.server.run
 from omlx.cli.serve import curl
+from omlx.client import Launched
 from omlx.errors import ServerError
 from omlx.models.locate import Discovery
 from omlx.settings.build import Resolved
@@ -23,6 +24,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.resolved: Resolved | None = None
+        self.launched: Launched | None = None
         self.ids: list[str] = []
         self.code = 0
         self.error: ServerError | None = None
@@ -34,8 +36,9 @@ class FakeServer:
         *,
         on_ready: Callable[[str], None],
         snapshot_sink: Callable[[Callable[[], Mapping[str, object]]], None] | None = None,
+        launched: Launched | None = None,
     ) -> int:
-        self.resolved = resolved
+        self.resolved, self.launched = resolved, launched
         self.ids = [entry.id for entry in discovery.models]
         if self.error is not None:
             raise self.error
@@ -85,6 +88,30 @@ def test_flags_reach_the_server(cli: Cli, tmp_path: Path, server: FakeServer) ->
     assert settings.scheduler.max_concurrent_requests == 3
     assert settings.cache.enabled is False
     assert settings.cache.max_size == 10**9
+
+
+def test_what_a_restart_needs_is_kept_but_no_key(
+    cli: Cli, home: Path, server: FakeServer, tmp_path: Path
+) -> None:
+    add_model(home / "models" / "a")
+    args = ["--port", "1", "--no-cache", "--api-key", "hush", "--dashboard"]
+    assert cli("--profile", "16gb", "serve", *args).code == 0
+    assert server.launched == Launched(
+        ("--port=1", "--no-cache", "--profile=16gb"), tmp_path / "cwd", ("--api-key",)
+    )
+
+
+def test_a_log_that_cannot_be_written_is_an_error(
+    cli: Cli, home: Path, server: FakeServer, tmp_path: Path
+) -> None:
+    """L5"""
+    add_model(home / "models" / "a")
+    (tmp_path / "file").write_text("")
+    outcome = cli("serve", "--log-file", str(tmp_path / "file" / "a.log"))
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: the log {tmp_path}/file/a.log cannot be written: ")
+    assert "--log-file" in outcome.err.partition("hint: ")[2]
+    assert server.resolved is None
 
 
 def test_exit_code_and_errors_of_the_server_are_those_of_the_command(

@@ -167,7 +167,48 @@ def test_a1_a_system_message_in_the_middle_may_begin_with_it():
         {"role": "system", "content": LINE % ("a", "2")},
         {"role": "user", "content": "go"},
     ]
-    assert prepared(message_body(messages=messages)).changes == {}
+    assert prepared(message_body(messages=messages)).changes == {"system_first": 1}
+
+
+def first_turn(text: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": text},
+        {"role": "system", "content": "agents"},
+        {"role": "user", "content": "go"},
+    ]
+
+
+def test_system_messages_of_the_first_turn_come_before_what_the_user_says():
+    """So that another conversation shares them, too."""
+    made = prepared(message_body(system="rules", messages=first_turn("hi")))
+    assert bytes(made.tokens).decode() == (
+        "system:rules\nsystem:agents\nuser:hi\nuser:go\nassistant:"
+    )
+    assert [str(span.part) for span in made.spans] == [
+        "system block 0",
+        "message 1 (system)",
+        "message 0 (user)",
+        "message 2 (user)",
+    ]
+    assert bytes(made.tokens[: made.head]).decode().endswith("agents")
+    kept = prepared(
+        message_body(system="rules", messages=first_turn("hi")),
+        rules=Prompt(system_first=False),
+    )
+    assert "user:hi\nsystem:agents" in bytes(kept.tokens).decode()
+
+
+def test_system_messages_of_later_turns_stay_where_they_are():
+    first = prepared(message_body(messages=first_turn("hi")))
+    later = [
+        *first_turn("hi"),
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and?"},
+        {"role": "system", "content": "remember"},
+    ]
+    made = bytes(prepared(message_body(messages=later)).tokens).decode()
+    assert made.startswith(bytes(first.tokens).decode())
+    assert made.endswith("user:and?\nsystem:remember\nassistant:")
 
 
 def test_a_system_message_of_a_chat_that_was_nothing_else_is_gone_and_parts_keep_their_numbers():
@@ -323,6 +364,21 @@ def test_the_parts_still_say_where_the_body_has_a_tool(order):
         span.part.name: span.part.idx for span in made.spans if span.part.kind is PartKind.TOOL
     }
     assert found == {TOOLS[idx]["name"]: at for at, idx in enumerate(order)}
+
+
+def test_the_parts_of_a_response_say_so_too():
+    web, (read, grep, ls, _) = (
+        {"type": "web_search"},
+        [{"type": "function", **as_function(tool)["function"]} for tool in TOOLS],
+    )
+    group = {"type": "namespace", "name": "fs", "tools": [grep, ls]}
+    body = {"model": "fake", "input": "hi"}
+    sets = Memory()
+    prepared({**body, "tools": [read, group]}, Responses(), sets=sets)
+    made = prepared({**body, "tools": [web, group, read]}, Responses(), sets=sets)
+    assert made.changes == {"tool_order": 3}
+    found = [(one.part.name, one.part.idx) for one in made.spans if one.part.kind is PartKind.TOOL]
+    assert found == [("read", 2), ("fs__grep", 1), ("fs__ls", 1)]
 
 
 def test_values_and_lists_never_change():

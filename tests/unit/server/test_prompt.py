@@ -317,7 +317,7 @@ def test_the_parts_of_a_message():
 def test_parts_are_found_in_what_was_changed_for_the_template(refuse):
     body = {"model": "fake", "messages": SYSTEM_IN_THE_MIDDLE}
     found = parts(body, text=FakeText(refuse=refuse))
-    assert list(found.values()) == ["a", "hi", "note", "go"]
+    assert list(found.values()) == ["a", "note", "hi", "go"]
 
 
 def test_a_prompt_is_kept_as_text_only_by_setting():

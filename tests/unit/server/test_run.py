@@ -1,5 +1,6 @@
 """Starting and stopping: addresses, state files, signals, whole processes."""
 
+import errno
 import json
 import os
 import signal
@@ -16,10 +17,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.client import Launched, running_servers
 from omlx.engine.request import EngineState
 from omlx.errors import ModelError, ServerError
 from omlx.models.locate import Discovery, discover
-from omlx.server.run import TextModels, removing_state, run_server, write_state
+from omlx.server.holder import Holder, explained
+from omlx.server.run import TextModels, run_server
+from omlx.server.statefile import removing_state, write_state
 from omlx.settings.build import load
 from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, FakePool, ScriptedEngine, silent
@@ -202,7 +206,9 @@ def test_a_served_request_imports_no_mlx(home, models):
         said = json.loads(state.read_text())
         assert (said["pid"], said["address"]) == (server.child.pid, server.url)
         assert state.name == f"server-{server.port}.json"
-        assert set(said) == {"pid", "address", "version", "started", "cache_dir"}
+        assert set(said) == {
+            "pid", "address", "version", "started", "process_started", "cache_dir", "drain_s",
+        }  # fmt: skip
         report = server.end(signal.SIGTERM)
         assert server.states() == []
     assert (report["rc"], report["heavy"]) == (0, [])
@@ -329,22 +335,93 @@ def test_a_state_folder_that_can_not_be_written_does_not_stop_the_server(home, m
     assert "won't find this server" in caplog.text
 
 
+@contextmanager
+def listening(port=0):
+    """Another process that listens on a port; gives the process and the port."""
+    code = (
+        "import socket, sys\n"
+        "s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+        "print(s.getsockname()[1], flush=True)\n"
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        yield child, int(child.stdout.readline())
+        child.stdin.close()
+
+
+def refused(home, models, port):
+    """The error of a server whose port is taken."""
+    with pytest.raises(ServerError) as caught:
+        run_server(
+            resolved(home, **{"server.port": str(port)}),
+            discover([models]),
+            on_ready=print,
+            make_pool=lambda entries, _: FakePool(entries, [ScriptedEngine()]),
+        )
+    return caught.value
+
+
 def test_a_port_of_another_omlx_names_its_process(home, models):
-    """L2"""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        settings = resolved(home, **{"server.port": str(port)})
-        settings.state_dir.mkdir()
-        state = settings.state_dir / f"server-{port}.json"
-        state.write_text(json.dumps({"pid": os.getppid()}))
-        with pytest.raises(ServerError, match=f"process {os.getppid()}"):
-            run_server(
-                settings,
-                discover([models]),
-                on_ready=print,
-                make_pool=lambda entries, _: FakePool(entries, [ScriptedEngine()]),
-            )
+    """L2: our own older process."""
+    with listening() as (other, port):
+        state = home / "state" / f"server-{port}.json"
+        state.parent.mkdir()
+        said = {"pid": other.pid, "address": f"http://127.0.0.1:{port}", "version": "0.0.1"}
+        state.write_text(json.dumps(said))
+        error = refused(home, models, port)
+        assert f"omlx runs on port {port} already, as process {other.pid}" in error.message
+        assert f"omlx stop --port {port}" in error.hint
         assert state.exists()  # it is not ours
+
+
+def test_a_port_of_another_program_names_its_process(home, models):
+    """L2: also where a state file says that it is a server that is gone."""
+    with listening() as (other, port):
+        state = home / "state" / f"server-{port}.json"
+        state.parent.mkdir()
+        said = {"pid": os.getppid(), "address": f"http://127.0.0.1:{port}", "version": "0.0.1"}
+        state.write_text(json.dumps(said))
+        error = refused(home, models, port)
+        assert f"process {other.pid} (" in error.message
+        assert f"listens on port {port}" in error.message
+        assert "omlx runs" not in error.message
+
+
+def test_a_holder_that_is_not_told():
+    """L2: the system may not say whose a port is."""
+    error = ServerError("Can't listen", hint="another port")
+    assert explained(error, Path("/none"), 1, find=lambda port: Holder(5, "x")) is error
+    error.__cause__ = OSError(errno.EADDRINUSE, "in use")
+    assert explained(error, Path("/none"), 1, find=lambda port: None) is error
+    found = explained(error, Path("/none"), 1, find=lambda port: Holder(5, ""))
+    assert found.message == "Can't listen; process 5 listens on port 1"
+
+
+def test_how_it_was_started_is_in_the_state(tmp_path):
+    launched = Launched(("--port=1",), tmp_path, ("--api-key",))
+    options = {"cache_dir": tmp_path, "started": datetime.now(UTC), "drain_s": 3.0}
+    address = "http://127.0.0.1:8123"
+    write_state(tmp_path, address, **options, log_path=tmp_path / "a", launched=launched)
+    (found,) = running_servers(tmp_path)
+    assert (found.launched, found.log_path, found.drain_s) == (launched, tmp_path / "a", 3.0)
+    assert abs(found.started - time.time()) < 60
+    assert found.process_started <= time.time()
+    endless = Launched(("x" * 200_000,), tmp_path)  # rather no restart than no server
+    write_state(tmp_path, address, **options, launched=endless)
+    (found,) = running_servers(tmp_path)
+    assert found.launched is None and found.pid == os.getpid()
+
+
+def test_a_state_file_that_is_a_link_is_replaced(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    path = tmp_path / "server-8123.json"
+    path.symlink_to(precious)
+    write_state(tmp_path, "http://127.0.0.1:8123", cache_dir=tmp_path, started=datetime.now(UTC))
+    assert precious.read_text() == "keep" and not path.is_symlink()
 
 
 def test_state_files_of_others_stay(tmp_path):
@@ -356,6 +433,37 @@ def test_state_files_of_others_stay(tmp_path):
         (tmp_path / "server-2.json").write_text("half a fi")
         assert (tmp_path / "server-8123.json").exists()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["server-1.json", "server-2.json"]
+
+
+@pytest.mark.parametrize("kind", ["file", "missing", "below a file"])
+def test_l5_a_cache_folder_that_can_not_be_written_is_said(home, models, caplog, kind):
+    (home / "file").write_text("")
+    folder = home / {"file": "file", "missing": "new/folder", "below a file": "file/x"}[kind]
+    code = run_server(
+        resolved(home, **{"cache.dir": str(folder)}),
+        discover([models]),
+        on_ready=lambda _: os.kill(os.getpid(), signal.SIGTERM),
+        make_pool=lambda entries, _: FakePool(entries, [ScriptedEngine()]),
+    )
+    assert code == 0
+    said = f"nothing is stored on disk: {folder}: "
+    assert (said in caplog.text) == (kind != "missing")
+    assert (kind != "missing") or list(folder.iterdir()) == []
+
+
+def test_l5_a_disk_that_takes_no_more_has_a_reason(home):
+    """In a process that may write no more bytes to any file, as on a disk that is full."""
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from omlx.server.probe import write_fault\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "print(write_fault(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", script, str(home / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == os.strerror(errno.EFBIG)
+    assert list((home / "cache").iterdir()) == []
 
 
 def test_a_text_side_is_loaded_once_and_a_failure_is_tried_again():

@@ -15,7 +15,7 @@ import pytest
 
 from omlx.client import get_json, post, running_servers
 from omlx.errors import ServerError
-from omlx.server.run import state_path, write_state
+from omlx.server.statefile import state_path, write_state
 from omlx.server.tls import fingerprint, tls_context
 from omlx.server.unixsocket import bound_unix, unix_address
 from omlx.settings.schema import Server

@@ -13,6 +13,7 @@ from omlx.errors import SettingsError
 from omlx.settings.build import Resolved, load
 from omlx.settings.leaf import leaves
 from omlx.settings.places import data_dir, home
+from omlx.settings.prompts import Prompt
 from omlx.settings.schema import Settings
 
 
@@ -153,6 +154,24 @@ def test_a_pattern_without_a_slash_matches_the_last_part_of_an_id(at: Places) ->
     (at.project / "omlx.toml").write_text("[model.'Smol*']\ncontext_window = 99\n")
     assert at.load().for_model("org/SmolLM2", None).context_window == 99
     assert at.load().for_model("org/smollm2", None).context_window is None
+
+
+def test_what_is_done_to_prompts_and_counts_may_differ_by_model(at: Places) -> None:
+    (at.project / "omlx.toml").write_text(
+        "prompt.tool_order = false\nagent.scale_tokens = 'auto'\n"
+        "[model.'Smol*']\nprompt.tool_order = true\nprompt.session_last = false\n"
+        "agent.scale_tokens = 4000\n"
+    )
+    resolved = at.load(env={"OMLX_PROMPT_DROP_COUNTDOWN": "false"})
+    model, other = (resolved.for_model(name, None) for name in ("SmolLM2", "other"))
+    assert model.prompt == Prompt(drop_countdown=False, session_last=False)
+    assert other.prompt == Prompt(drop_countdown=False, tool_order=False)
+    assert (model.agent.scale_tokens, other.agent.scale_tokens) == (4000, "auto")
+    (at.project / "omlx.toml").write_text("agent.scale_tokens = 10\nprompt.tool_ordre = true\n")
+    with pytest.raises(SettingsError) as caught:
+        at.load()
+    assert "agent.scale_tokens" in str(caught.value)
+    assert "did you mean" in str(caught.value)
 
 
 def test_where_blocks_are_stored_may_differ_by_model(at: Places) -> None:

@@ -158,7 +158,7 @@ def test_scopes_refuse_what_is_not_theirs(tmp_path: Path) -> None:
     assert beside.problems == (
         "f.toml:1: 'server.port' cannot be set for one model",
         "f.toml:2: unknown key 'model'; known: context_window, thinking, cache, scheduler, engine, "
-        "sampling, parser, profile",
+        "sampling, parser, prompt, agent, profile",
     )
 
 

@@ -1,0 +1,143 @@
+"""`omlx status`: the servers that run, and what is left of those that do not.
+
+Knows nothing about how servers are found; each is asked over HTTP.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options, warn
+from omlx.cli.running import state_dir
+from omlx.errors import ServerError, SettingsError
+
+if TYPE_CHECKING:
+    from omlx.client import RunningServer
+    from omlx.launch.background import Found
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A server and what it says of itself; `models` is None where it does not tell."""
+
+    server: "RunningServer"
+    word: str
+    models: Sequence[Mapping[str, object]] | None
+    problem: str = ""
+
+
+@click.command(cls=SettingsCommand)
+@json_option
+@settings_options("server.api_key")
+@click.pass_context
+def status(ctx: click.Context, *, as_json: bool, **given: object) -> int:
+    """Show the servers that run.
+
+    Also those that were started with omlx serve, and state files of servers that are gone. The
+    exit code is 0 if a server runs, else 1.
+    """
+    from omlx.launch.background import find
+
+    found = find(state_dir())
+    key = _key(ctx, given) if found.servers else None
+    views = [_view(server, key) for server in found.servers]
+    if as_json:
+        say(json.dumps(_object(views, found), indent=2))
+    else:
+        say("\n".join(_lines(views, found)))
+    return 0 if views else 1
+
+
+def _key(ctx: click.Context, given: Mapping[str, object]) -> str | None:
+    """The API key of the settings, where those can be read."""
+    try:
+        return resolve(ctx, given).settings.server.api_key
+    except SettingsError as error:
+        warn(error.problems)
+        return None
+
+
+def _view(server: "RunningServer", key: str | None) -> View:
+    from omlx.client import ask_health
+
+    try:
+        health = ask_health(server, api_key=key)
+    except ServerError as error:
+        return View(server, "no answer", None, error.message)
+    models = health.get("models")
+    return View(
+        server,
+        str(health.get("status") or "unknown"),
+        [cast(Mapping[str, object], one) for one in cast(list[object], models)
+         if isinstance(one, dict)]
+        if isinstance(models, list) else None,
+    )  # fmt: skip
+
+
+def _lines(views: Sequence[View], found: "Found") -> list[str]:
+    lines = [line for view in views for line in _server_lines(view)]
+    if not views:
+        lines.append("no server is running")
+    for stale in found.stale:
+        lines.append(f"stale: {stale.path}: {stale.reason}; omlx stop removes it")
+    return lines
+
+
+def _server_lines(view: View) -> list[str]:
+    from omlx.units import format_duration
+
+    server, uptime_s = view.server, _uptime_s(view.server)
+    age = "" if uptime_s is None else f", up {format_duration(uptime_s)}"
+    lines = [f"{server.address}  {view.word}"]
+    lines.append(f"  process {server.pid}, omlx {server.version}{age}")
+    if _is_outdated(server):
+        which = "" if server.port is None else f" --port {server.port}"
+        lines.append(f"  another version is installed; omlx restart{which} takes it")
+    lines.append(f"  {_models(view)}")
+    lines.append(f"  log: {server.log_path or 'stderr of the process'}")
+    return lines
+
+
+def _models(view: View) -> str:
+    if view.problem:
+        return view.problem
+    if view.models is None:
+        return "models: told only to those with an API key (OMLX_SERVER_API_KEY)"
+    loaded = [str(one.get("id")) for one in view.models if one.get("state") == "ready"]
+    others = len(view.models) - len(loaded)
+    return f"loaded: {', '.join(loaded) or 'none'}; not loaded: {others}"
+
+
+def _is_outdated(server: "RunningServer") -> bool:
+    from omlx import __version__
+
+    return server.version != __version__
+
+
+def _uptime_s(server: "RunningServer") -> float | None:
+    return None if server.started is None else max(0.0, time.time() - server.started)
+
+
+def _object(views: Sequence[View], found: "Found") -> dict[str, object]:
+    return {
+        "servers": [
+            {
+                "address": view.server.address,
+                "pid": view.server.pid,
+                "version": view.server.version,
+                "is_outdated": _is_outdated(view.server),
+                "uptime_s": _uptime_s(view.server),
+                "status": view.word,
+                "models": None
+                if view.models is None
+                else [{"id": one.get("id"), "state": one.get("state")} for one in view.models],
+                "log": None if view.server.log_path is None else str(view.server.log_path),
+            }
+            for view in views
+        ],
+        "stale": [{"file": str(stale.path), "reason": stale.reason} for stale in found.stale],
+    }
