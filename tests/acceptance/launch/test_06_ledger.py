@@ -1,7 +1,9 @@
 """Point 6: replies in odd tokens come back as they were, over 20 turns and a restart."""
 
 import random
+import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from omlx.models.text import TextModel
 from omlx.server.ledger import Ledger
 from omlx.storage.replies import Replies
 from tests.acceptance.conftest import Figure
-from tests.live import Live
-from tests.vocabularies import deepseek, mistral, smollm2
+from tests.fakes import tiny
+from tests.live import Live, wait_until
+from tests.models import tiny_served_model
+from tests.vocabularies import TEMPLATES, deepseek, mistral, smollm2
 from tests.writers import TOOLS, OddTokens, Talk, num_shared
 
 TURNS = 20
@@ -184,3 +188,105 @@ def test_through_a_server(tiny_model: Path, tmp_path: Path, figure: Figure) -> N
     turns(range(6, 12))
     assert (tmp_path / "state" / "prompts.sqlite3").stat().st_mode & 0o077 == 0
     figure(f"12 turns through a server with a restart: all {found} tokens before were cached")
+
+
+def with_template(folder: Path, kind: str = "llama") -> Path:
+    """A tiny model with the template of Qwen3."""
+    model = tiny_served_model(folder, base=tiny.CONFIGS[kind])
+    shutil.copy(TEMPLATES / "Qwen-Qwen3-0.6B.jinja", model / "chat_template.jinja")
+    return model
+
+
+def thinking(number: int) -> list[Any]:
+    function = {"name": "read", "arguments": '{"path": "a"}'}
+    call = {"id": f"c{number}", "type": "function", "function": function}
+    thought = f"I think of step {number}"
+    said = {"role": "assistant", "content": "", "reasoning_content": thought}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "found " * 30}
+    return [{**said, "tool_calls": [call]}, result]
+
+
+def test_a_state_model_goes_on_where_the_chain_began(tmp_path: Path, figure: Figure) -> None:
+    """The template leaves out all thoughts of a chain once the user says more."""
+    with_template(tmp_path / "models", "mamba2")
+    question = {"role": "user", "content": "A long question. " * 100}
+    messages: list[Any] = [question]
+
+    def cached(live: Live) -> tuple[int, int]:
+        body = {"model": "tiny", "messages": messages, "tools": TOOLS, "max_tokens": 4}
+        status, answer = live.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        usage = answer["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+    with Live("--model-dir", str(tmp_path / "models"), home=tmp_path) as live:
+        cached(live)
+        for step in range(6):
+            messages += thinking(step)
+            found, num_tokens = cached(live)
+            assert found > 300, step
+        messages += [{"role": "assistant", "content": "Done."}]
+        messages += [{"role": "user", "content": "Now another thing"}]
+        found, after = cached(live)
+        assert live.stop() == 0
+    text = TextModel.load(tmp_path / "models" / "tiny")
+    asked = len(text.encode(question["content"]))
+    assert found > asked
+    figure(
+        f"mamba2: after a chain of 6 calls ({num_tokens} tokens) the next turn of {after} tokens"
+        f" goes on from {found}, where the user's question of {asked} ends"
+    )
+
+
+def test_a_call_in_other_words_is_there_before_its_result(tmp_path: Path, figure: Figure) -> None:
+    with_template(tmp_path / "models")
+    words = [f"number {number} of many words" for number in range(8)]
+    properties = {f"p{n}": {"type": "string", "enum": [word]} for n, word in enumerate(words)}
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+    }
+    parameters["additionalProperties"] = False
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    fields: dict[str, Any] = {
+        "model": "tiny",
+        "tools": [tool],
+        "temperature": 1,
+        "max_tokens": 250,
+    }
+    fields["chat_template_kwargs"] = {"enable_thinking": False}
+    messages: list[Any] = [{"role": "user", "content": "Call it"}]
+    options = ("--model-dir", str(tmp_path / "models"), "--idle-rerender")
+    with Live(*options, home=tmp_path) as live:
+
+        def ask_on(choice: str, seed: int = 0) -> Any:
+            body = {**fields, "messages": messages, "tool_choice": choice, "seed": seed}
+            status, answer = live.post("/v1/chat/completions", body)
+            assert status == 200, answer
+            return answer
+
+        # It may think first, of anything and for ever.
+        answers = (ask_on("required", seed) for seed in range(20))
+        answer = next(a for a in answers if a["choices"][0]["finish_reason"] == "tool_calls")
+        message = answer["choices"][0]["message"]
+        wait_until(lambda: 'outcome="done"' in metrics_of(live))
+        messages.append(message)
+        call_id = message["tool_calls"][0]["id"]
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": "It is 42"})
+        after = ask_on("none")["usage"]
+        assert live.stop() == 0
+    cached, prompt = after["prompt_tokens_details"]["cached_tokens"], after["prompt_tokens"]
+    before = answer["usage"]["prompt_tokens"]
+    assert cached > before + 50 and prompt - cached < 32
+    figure(
+        f"a call in other words: of {prompt} tokens with the result {cached} were cached,"
+        f" {before} of them from the prompt before"
+    )
+
+
+def metrics_of(live: Live) -> str:
+    with closing(live.connection()) as connection:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    return "\n".join(line for line in lines if line.startswith("omlx_idle_rerenders_total{"))

@@ -16,9 +16,10 @@ from omlx.engine.request import (
 from omlx.server.errors import ApiError
 from omlx.server.generation import Began, Ended, Generation, Progress, Usage
 from omlx.server.hub import Hub
+from omlx.server.ledger import Said
 from omlx.server.parse.said import Text
 from omlx.server.prompt import Prepared, SamplingParams
-from omlx.server.session import Course, Session, Watchers
+from omlx.server.session import Caller, Course, Session, Watchers
 from tests.fakes.engine import ScriptedEngine, silent, stats
 from tests.fakes.text import FakeText
 
@@ -32,6 +33,7 @@ class Setup:
         self.engine.start(self.hub.listener("fake"))
         self.now = 0.0
         self.told: list[tuple[str, Course]] = []
+        self.said: list[tuple[Said, str]] = []
         prepared = Prepared(
             Generation("fake", [], stop=tuple(stop)),
             "fake",
@@ -42,7 +44,7 @@ class Setup:
         )
         self.session = Session(
             prepared,
-            Course("r", "fake", arrived=0.0, prompt_tokens=4),
+            Course("r", "fake", arrived=0.0, prompt_tokens=4, caller=Caller(salt="s")),
             engine=self.engine,
             hub=self.hub,
             clock=lambda: self.now,
@@ -50,6 +52,7 @@ class Setup:
                 lambda course: self.told.append(("open", course)),
                 lambda course: self.told.append(("admit", course)),
                 lambda course: self.told.append(("close", course)),
+                lambda prepared, said, salt: self.said.append((said, salt)),
             ),
         )
 
@@ -337,3 +340,44 @@ def test_events_after_the_loop_has_closed_are_dropped():
     listen = Hub(loop, max_backlog=10).listener("fake")
     loop.close()
     listen([Token("a", 1)])
+
+
+def test_the_tokens_of_an_answer_are_told_before_its_end():
+    async def test():
+        setup = Setup()
+        with setup.session:
+            setup.admit()
+            setup.say("Hello")
+            await setup.session.next(5)
+            assert setup.said == []
+            setup.finish()
+            await setup.rest()
+            [(said, salt)] = setup.said
+            assert (said.tokens, said.is_ended, salt) == (tuple(b"Hello"), True, "s")
+            assert "".join(part.text for part in said.parts) == "Hello"
+        assert len(setup.said) == 1
+
+    asyncio.run(test())
+
+
+def test_what_was_said_of_an_answer_that_is_given_up_is_told():
+    async def test():
+        setup = Setup()
+        with setup.session:
+            setup.say("Hel")
+            while not any(isinstance(piece, Text) for piece in await setup.session.next(5)):
+                pass
+        [(said, _)] = setup.said
+        assert (said.tokens, said.is_ended) == (tuple(b"Hel"), False)
+
+    asyncio.run(test())
+
+
+def test_nothing_is_told_of_an_answer_without_tokens():
+    async def test():
+        setup = Setup()
+        with setup.session:
+            pass
+        assert setup.said == []
+
+    asyncio.run(test())
