@@ -7,7 +7,7 @@ believes the marks only if the text without them is the prompt; else it searches
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from os.path import commonprefix
 from typing import cast
@@ -27,11 +27,15 @@ Render = Callable[[Sequence[Message], Sequence[Message]], str]
 
 @dataclass(frozen=True, slots=True)
 class CharSpan:
-    """The characters [start, end) of a rendered prompt that a part of it became."""
+    """The characters [start, end) of a rendered prompt that a part of it became.
+
+    One that is not marked was searched for: the same text may stand elsewhere.
+    """
 
     part: Part
     start: int
     end: int
+    is_marked: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ def _by_search(plain: str, pieces: Sequence[_Piece]) -> Iterator[CharSpan]:
         start = plain.find(piece.text, ends[kind])
         if start >= 0:
             ends[kind] = start + len(piece.text)
-            yield CharSpan(piece.part, start, ends[kind])
+            yield CharSpan(piece.part, start, ends[kind], is_marked=False)
 
 
 def _whole_tools(
@@ -222,7 +226,7 @@ def _whole_tools(
     for span in spans:
         known = joined.get(span.part, span)
         start, end = min(known.start, span.start), max(known.end, span.end)
-        joined[span.part] = CharSpan(span.part, start, end)
+        joined[span.part] = replace(span, start=start, end=end)
     for span in joined.values():
         is_tool = span.part.kind is PartKind.TOOL
         yield _widened(plain, span, tools[span.part]) if is_tool else span

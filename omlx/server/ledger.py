@@ -36,7 +36,7 @@ _PLACE_BYTES = 16
 class Said:
     """A reply: the text of the prompt that it answers, its tokens, and what was heard of it.
 
-    One that has not ended was given up.
+    One that has not ended was given up, or cut by a limit.
     """
 
     prompt: str
@@ -199,7 +199,7 @@ def _assistants(rendered: Rendered) -> Iterator[tuple[Message, CharSpan]]:
     for span in rendered.spans:
         message = by_place.get(span.part.idx)
         is_said = span.part.kind is PartKind.MESSAGE and span.part.name == "assistant"
-        if is_said and message is not None:
+        if is_said and span.is_marked and message is not None:
             yield message, span
 
 

@@ -220,7 +220,7 @@ class Session:
         for piece in pieces:
             self._spoken.take(0, piece)
         if self._has_last(pieces):
-            self._tell(is_ended=self._failure is None)
+            self._tell(is_ended=self.course.outcome == FinishReason.STOP.value)
         return pieces
 
     def _tell(self, *, is_ended: bool) -> None:

@@ -270,6 +270,18 @@ def test_memory_is_bounded(text, odd, tmp_path: Path) -> None:
     assert text.spell(talk.prompt().tokens) == talk.prompt().text
 
 
+def test_a_reply_that_is_only_searched_for_is_no_match(text, odd) -> None:
+    """Marks of the server's own in a text spoil those around it; `_` is also in `<|im_start|>`."""
+    talk = Talk(text, Ledger(None))
+    for raw in ("_", "\U000f0000", "0"):
+        asked(talk)
+        answered(talk, odd, raw)
+    asked(talk)
+    prompt = talk.prompt()
+    assert prompt.num_spliced == 0
+    assert list(prompt.tokens) == text.encode(prompt.text)
+
+
 def test_surrogates_in_a_prompt_are_no_match(text, odd) -> None:
     """What is encoded then is not the prompt to the letter."""
     talk = Talk(text, Ledger(None))

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from omlx.engine.request import EngineRequest, Event
+from omlx.engine.request import EngineRequest, Event, FinishReason
 from omlx.server import power
 from omlx.server.run import wants_rerender
 from omlx.settings.prompts import Prompt
@@ -83,6 +83,14 @@ def test_a_call_in_other_words_is_computed_as_it_will_be_printed(thought: str) -
 def test_nothing_runs_where_nothing_is_missing(reply: str, headers: dict[str, str]) -> None:
     with running(plan(reply)) as server:
         ask(server, first(), **headers)
+        time.sleep(0.5)
+        assert ahead(server) == []
+
+
+def test_a_call_that_a_limit_cut_is_not_run() -> None:
+    with running(plan(OTHER_FORM)) as server:
+        server.engine.script = say(OTHER_FORM, reason=FinishReason.LENGTH)
+        ask(server, first())
         time.sleep(0.5)
         assert ahead(server) == []
 
