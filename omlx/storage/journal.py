@@ -4,13 +4,13 @@ Knows nothing about servers. A journal that can't be written is said once and ne
 """
 
 import logging
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from omlx.storage.database import opened, transaction
 from omlx.storage.entry import JournalEntry, MissReason, changes_text, spans_text
 
 _log = logging.getLogger("omlx.storage")
@@ -87,37 +87,17 @@ class Journal:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made here, since sqlite would make it readable for others; its other files follow.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            db = sqlite3.connect(
-                self._path,
-                timeout=self._lock_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                _prepare(db)
-            except BaseException:
-                db.close()
-                raise
-            self._db = db
+            self._db = opened(self._path, _prepare, lock_timeout_s=self._lock_timeout_s)
         return self._db
 
     def _insert(self, db: sqlite3.Connection, entry: JournalEntry) -> None:
         row = _columns(entry)
         marks = ", ".join("?" * len(row))
         computed = [(_number(name), self._clock()) for name in entry.computed_blocks()]
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            names = ", ".join(row)
+        names = ", ".join(row)
+        with transaction(db):
             db.execute(f"INSERT INTO requests ({names}) VALUES ({marks})", list(row.values()))
             db.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", computed)
-            db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            raise
 
     def _shrink(self, db: sqlite3.Connection) -> None:
         """Drop rows that are too old, and the oldest where there are too many bytes."""

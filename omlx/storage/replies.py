@@ -5,7 +5,6 @@ that can't be used is said once, left alone for a while, and never raises.
 """
 
 import logging
-import os
 import sqlite3
 import sys
 from array import array
@@ -13,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from omlx.storage.database import opened, transaction
 
 _log = logging.getLogger("omlx.storage")
 _LOCK_TIMEOUT_S = 0.5
@@ -108,46 +109,21 @@ class Replies:
         return self._clock() < self._off_until
 
     def _opened(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Made here, since sqlite would make it readable for others; its other files follow.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        db = sqlite3.connect(
-            self._path,
-            timeout=self._lock_timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            db.execute("PRAGMA journal_mode = WAL").fetchall()
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-            for statement in _TABLES:
-                db.execute(statement)
-        except BaseException:
-            db.close()
-            raise
-        return db
+        return opened(self._path, _prepare, lock_timeout_s=self._lock_timeout_s)
 
     def _insert(self, db: sqlite3.Connection, key: bytes, reply: Reply) -> None:
         ids = _bytes(reply.ids)
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        newest = "SELECT id FROM replies WHERE key = ? ORDER BY id DESC LIMIT ?"
+        with transaction(db):
             db.execute(
                 "INSERT OR REPLACE INTO replies (key, place, size, ids) VALUES (?, ?, ?, ?)",
                 (key, reply.place, len(ids) + _ROW_BYTES, ids),
             )
-            newest = "SELECT id FROM replies WHERE key = ? ORDER BY id DESC LIMIT ?"
             db.execute(
                 f"DELETE FROM replies WHERE key = ? AND id NOT IN ({newest})", (key, key, _EACH)
             )
             if self._num_put % _LOOK_EVERY == 0:
                 self._shrink(db)
-            db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            raise
         self._num_put += 1
 
     def _shrink(self, db: sqlite3.Connection) -> None:
@@ -173,6 +149,15 @@ class Replies:
             _log.warning(
                 "%s can't be used, and replies are tokenized again instead: %s", self._path, error
             )
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    for statement in _TABLES:
+        db.execute(statement)
 
 
 def _close(db: sqlite3.Connection | None) -> None:

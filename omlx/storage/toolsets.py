@@ -5,7 +5,6 @@ which is said once and never raises; several processes may use it.
 """
 
 import logging
-import os
 import sqlite3
 import threading
 import zlib
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
+
+from omlx.storage.database import opened, transaction
 
 _log = logging.getLogger("omlx.storage")
 MAX_SETS = 4096
@@ -121,8 +122,7 @@ class ToolSets:
         found = _row(db, key)
         if found is not None and 0 <= now - found[1] < _TOUCH_S:
             return found[0]
-        db.execute("BEGIN IMMEDIATE")  # another process may be about to do the same
-        try:
+        with transaction(db):  # another process may be about to do the same
             found = _row(db, key)
             if found is None:
                 row = (key, zlib.compress(data), now)
@@ -130,11 +130,6 @@ class ToolSets:
                 self._shrink(db)
             else:
                 db.execute("UPDATE tool_sets SET used = ? WHERE key = ?", (now, key))
-            db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            raise
         return None if found is None else found[0]
 
     def _shrink(self, db: sqlite3.Connection) -> None:
@@ -152,23 +147,7 @@ class ToolSets:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made here, since sqlite would make it readable for others; its other files follow.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            db = sqlite3.connect(
-                self._path,
-                timeout=self._lock_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                db.execute("PRAGMA journal_mode = WAL").fetchall()
-                db.execute("PRAGMA synchronous = NORMAL")
-                db.execute(_TABLE)
-            except BaseException:
-                db.close()
-                raise
-            self._db = db
+            self._db = opened(self._path, _prepare, lock_timeout_s=self._lock_timeout_s)
         return self._db
 
     def _fail(self, error: sqlite3.Error | OSError, now: float) -> None:
@@ -185,6 +164,12 @@ class ToolSets:
             error,
             "; remove the file to start a new one" if is_broken else "",
         )
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(_TABLE)
 
 
 def _row(db: sqlite3.Connection, key: bytes) -> tuple[str, float] | None:
