@@ -275,16 +275,21 @@ def waiting(text: str) -> Generator[None]:
         yield
 
 
-def executable(client: "Client", env: Mapping[str, str], *, force: bool) -> Path:
+def executable(
+    client: "Client", env: Mapping[str, str], *, force: bool, timeout_s: float = 10.0
+) -> Path:
     """The client's executable; OmlxError with the command that mends what is wrong."""
     from omlx.launch.detect import State, detect, find
 
-    found = detect(client, env)
+    found = detect(client, env, timeout_s=timeout_s)
     needs = f" ({client.needs})" if client.needs else ""
     mend = f"{client.install}{needs}"
     if found.path is None:
         raise OmlxError(f"{client.title} is not installed: {found.reason}", hint=mend)
     if found.state is State.READY:
+        return found.path
+    if found.state is State.SLOW:
+        warn([f"{client.title}: {found.reason}, so it may be too old"])
         return found.path
     if force:
         return find(client, env) or found.path

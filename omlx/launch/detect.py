@@ -51,6 +51,7 @@ class State(StrEnum):
     TOO_OLD = "too old"
     NOT_FOUND = "not found"
     BROKEN = "broken"
+    SLOW = "slow"  # it has not said its version in time, as on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def detect(client: Client, env: Mapping[str, str], *, timeout_s: float = TIMEOUT
         return Found(State.NOT_FOUND, reason=f"no {' or '.join(client.executables)} on PATH")
     try:
         output = _ask([str(path), *client.version_args], env, timeout_s)
+    except subprocess.TimeoutExpired:
+        return Found(State.SLOW, path, reason=f"it does not say its version within {timeout_s:g} s")
     except _Silent as silent:
         return Found(State.BROKEN, path, reason=str(silent))
     match = re.search(client.version_pattern, output)
@@ -104,7 +107,8 @@ class _Silent(Exception):
 
 
 def _ask(argv: list[str], env: Mapping[str, str], timeout_s: float) -> str:
-    """What a command prints; it gets a session of its own, so that all of it can be ended."""
+    """What a command prints, or TimeoutExpired; it gets a session of its own, so that all of it can
+    be ended."""
     quiet = {key: value for key, value in env.items() if not _SECRET.search(key)} | _QUIET
     with tempfile.TemporaryFile() as out:
         try:
@@ -120,8 +124,6 @@ def _ask(argv: list[str], env: Mapping[str, str], timeout_s: float) -> str:
             raise _Silent(f"it can't be run: {getattr(error, 'strerror', None) or error}") from None
         try:
             code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise _Silent(f"it does not say its version within {timeout_s:g} s") from None
         finally:
             _end(process)
         out.seek(0)

@@ -45,7 +45,7 @@ def _last(client: Client, found: Found) -> str:
     match found.state:
         case State.READY:
             return str(found.path)
-        case State.BROKEN:
+        case State.BROKEN | State.SLOW:
             return f"{found.path}: {found.reason}; {client.install}"
         case _:
             return client.install

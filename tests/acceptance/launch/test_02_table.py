@@ -43,7 +43,8 @@ def test_a_turn_costs_its_new_tokens(name: str, tmp_path: Path, demo: Path, figu
             most = max(best, turns[cell].new) + SLACK
             assert turns[cell].uncached <= most, f"{cell}: {turns[cell]} against {best}"
     head = turns["other"]
-    assert head.uncached < head.prompt // 10, "another conversation shares tools and system"
+    # Aider says the rules once more after what its user says.
+    assert head.uncached < max(head.prompt // 10, 256), "tools and system are shared"
 
 
 def _note(name: str, course: Course) -> None:

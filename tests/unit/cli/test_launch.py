@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from omlx.cli.agents import executable
 from omlx.cli.view.pick import pick
+from omlx.launch.catalog import read_catalog
 from tests.fakes.http import JsonServer
 from tests.fakes.model_folder import write_model_folder
 from tests.unit.cli.conftest import Cli
@@ -201,6 +203,19 @@ def test_a_client_that_is_not_ready_is_not_started(
     )
     forced = cli("launch", "claude-code", "--force")
     assert forced.code == (1 if version is None else 5)
+
+
+def test_one_that_is_slow_to_say_its_version_is_started_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A busy machine is no reason to refuse."""
+    client = read_catalog(Path(__file__).parents[3] / "profiles" / "clients")["pi"]
+    path = tmp_path / client.executables[0]
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
+    path.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert executable(client, env, force=False, timeout_s=0.2) == path
+    assert "may be too old" in capsys.readouterr().err
 
 
 def test_print_changes_nothing_and_loads_nothing(
