@@ -69,7 +69,10 @@ def _own(runs: Path, name: str) -> tuple[Path, int]:
 
 def _claimed(folder: Path) -> int | None:
     """The lock of a folder that nobody has, as a descriptor; OSError if it can't be opened."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:  # another launcher took it for one that was left
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(lock), folder.lstat()):  # else its owner has just removed it

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,20 @@ def test_a_folder_is_the_same_each_time_but_never_that_of_two(tmp_path: Path) ->
     with folder_of(tmp_path, "pi") as third:
         assert third == first
     assert list(tmp_path.iterdir()) == []
+
+
+def test_launchers_at_the_same_time_have_a_folder_each(tmp_path: Path) -> None:
+    """Each removes what was left, and takes nobody's that is just being made for such."""
+
+    def enter(number: int) -> Path:
+        with folder_of(tmp_path, f"c{number % 3}") as folder:
+            (folder / "mine").write_text(str(number))
+            time.sleep(0.001)
+            assert (folder / "mine").read_text() == str(number)
+            return folder
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(enter, range(400)))) == 400
 
 
 @pytest.mark.parametrize("form", ["$!", '{\\"pid\\": $!}'])
