@@ -35,9 +35,13 @@ def clean_logging() -> Iterator[None]:
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_engine_outlives_the_tests() -> Iterator[None]:
-    """A failed test leaves its engine running; the others hear of the failure all the same."""
+@pytest.fixture(scope="module", autouse=True)
+def no_engine_outlives_its_tests() -> Iterator[None]:
+    """A failed test leaves its engine running; the others hear of the failure all the same.
+
+    Two threads must not use mlx beside each other: `clear_cache` of one waits for all streams with
+    the interpreter held, which a read of the other's needs, and both wait for ever.
+    """
     yield
     harness = sys.modules.get("tests.fakes.harness")  # imports mlx, which most tests don't need
     if harness is not None:
