@@ -12,13 +12,14 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fakes.agent import SECRET
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_INSTALL_S, _RUN_S = 1800, 300
+_INSTALL_S, _RUN_S = 1800, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,8 @@ class Desk:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+                with suppress(subprocess.TimeoutExpired):  # what it left may hold the pipes
+                    process.communicate(timeout=5)
         return Ran(process.returncode, stdout, stderr)
 
     def type(self, text: str, is_over: Callable[[], bool], *, timeout_s: float = 120) -> Ran:

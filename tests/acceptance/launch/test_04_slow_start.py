@@ -21,7 +21,7 @@ from tests.fakes.agent import agent_model
 from tests.live import Live, wait_until
 
 WAIT_S = 90.0
-_START_S = 120.0  # until an agent has sent its request
+_START_S = 300.0  # until an agent has sent its request
 _GROUPS = [
     ["claude-code", "codex", "opencode", "copilot"],
     ["pi", "vibe", "hermes", "qwen-code", "aider"],
