@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,9 @@ class _Blocker:
         self._thread.start()
 
     def _read(self) -> None:
-        while self._response.fp is not None and self._response.read1(65536):
-            pass
+        with suppress(OSError, ValueError, http.client.HTTPException):  # closed while it is read
+            while self._response.fp is not None and self._response.read1(65536):
+                pass
 
     def close(self) -> None:
         sock = self._connection.sock
