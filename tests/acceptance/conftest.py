@@ -27,7 +27,7 @@ def figure(request: pytest.FixtureRequest) -> Figure:
 
     def record(text: str) -> None:
         print(f"figure: {text}")
-        path = os.environ.get("OMLX_ACCEPT_FIGURES")
+        path = os.environ.get("ACCEPT_FIGURES")
         if path:
             with Path(path).open("a") as file:
                 file.write(json.dumps({"test": request.node.nodeid, "figure": text}) + "\n")
