@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KEPT = ("OMLX_TEST_MODELS", "ACCEPT_FIGURES")
+KEPT = ("OMLX_TEST_MODELS", "OMLX_TEST_CLIENTS")
 
 
 @pytest.fixture(autouse=True)
