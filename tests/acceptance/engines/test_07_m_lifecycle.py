@@ -110,7 +110,8 @@ def test_m9_client_is_gone(demo: Path, tmp_path: Path, figure: Figure) -> None:
         sock.close()
         wait_until(lambda: live.status()["requests"]["active"] == 0)
         wait_state(live, demo.name, "ready")
-        assert model(live, demo.name)["requests"] == 0
+        # It was put to the new engine before it was known that nobody waits for it.
+        wait_until(lambda: model(live, demo.name)["requests"] == 0)
         ask(live, demo.name)
     assert worst < 2.5
     figure(f"M9: 16 clients gone in queue, prefill, decode, both APIs: idle after {worst:.2f} s")
