@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -41,6 +42,8 @@ class Agent:
     sessions: str = ""
     # It goes on with a conversation in a terminal only.
     is_typed: bool = False
+    # Where its tools run, below its home; the project else.
+    workspace: str = ""
 
 
 _CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
@@ -61,7 +64,7 @@ AGENTS = {
         Agent("codex", ("exec", *_CODEX), ("exec", "resume", "--last", *_CODEX)),
         Agent("opencode", ("run", "--auto"), ("run", "--auto", "--continue")),
         Agent("copilot", (*_COPILOT, "-p"), (*_COPILOT, "--continue", "-p")),
-        Agent("openclaw", _OPENCLAW, _OPENCLAW),
+        Agent("openclaw", _OPENCLAW, _OPENCLAW, workspace=".openclaw/workspace"),
         Agent("pi", ("-p",), ("-p", "--continue")),
         Agent(
             "vibe",
@@ -87,6 +90,9 @@ AGENTS = {
 }
 
 
+_DRAWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """How a run of an agent ended and what it printed."""
@@ -94,6 +100,11 @@ class Ran:
     code: int
     stdout: str
     stderr: str
+
+    def says(self, text: str) -> bool:
+        """Whether it printed this, wherever it broke the line and however it drew the words."""
+        plain = _DRAWN.sub(" ", self.stdout)
+        return text in " ".join(plain.split())
 
 
 def clients_dir() -> Path:
@@ -190,7 +201,9 @@ class Desk:
         self.home, self.project = folder / "home", folder / "project"
         self.home.mkdir(parents=True)
         self.project.mkdir()
-        (self.project / "README.md").write_text(f"{SECRET}\n")
+        works_in = self.home / agent.workspace if agent.workspace else self.project
+        works_in.mkdir(parents=True, exist_ok=True)
+        (works_in / "README.md").write_text(f"{SECRET}\n")
         self._omlx_home = omlx_home
         self._model = model
         self._num_sessions = 0

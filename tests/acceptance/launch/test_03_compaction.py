@@ -38,7 +38,7 @@ def test_the_session_survives(name: str, tmp_path: Path, demo: Path, figure: Fig
             wait_until(lambda: course.live.status()["requests"]["active"] == 0)
             told = f"{number}: {ran.stdout[-1500:]}\n{ran.stderr[-1500:]}"
             assert ran.code == 0, told
-        assert "tree done" in ran.stdout, told
+        assert ran.says("tree done"), told
         lines = [line for line in course.live.lines if "context_length_exceeded" in line]
     finally:
         course.close()
