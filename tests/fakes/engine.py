@@ -21,7 +21,7 @@ from omlx.engine.request import (
 )
 
 Script = Callable[[EngineRequest], Iterable[Sequence[Event]]]
-PATIENCE_S = 10
+PATIENCE_S = 30
 
 
 class ScriptedEngine:

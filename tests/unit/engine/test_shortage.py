@@ -77,6 +77,7 @@ def test_m14_a_limit_of_one_at_a_time(tmp_path: Path) -> None:
     assert harness.stop() == 0
 
 
+@pytest.mark.timeout(300)  # fifty requests, on a machine that may be busy
 def test_m6_after_a_big_request_the_same_one_fifty_times(tmp_path: Path) -> None:
     options = {"block_size": 64, "prefill_chunk": CHUNK, "memory_limit": 24_000_000}
     harness = Harness(tiny.build(), tmp_path, cache_enabled=False, **options)

@@ -12,6 +12,7 @@ from omlx.server.prompt import encode, prepare, render
 from omlx.settings.prompts import Prompt
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.settings.schema import Sampling, Server
+from tests.fakes.engine import ScriptedEngine
 from tests.fakes.server import Plan, entry
 from tests.fakes.text import FakeText
 
@@ -57,7 +58,8 @@ def test_the_default_model_serves_unknown_names_when_it_is_set():
 
 def test_demo_means_the_demo_model():
     demo = "SmolLM2-135M-Instruct"
-    plan = Plan(entries=[entry(), entry(demo)])
+    engines = [ScriptedEngine(), ScriptedEngine(demo)]
+    plan = Plan(entries=[entry(), entry(demo)], engines=engines)
     assert prepared(plan, request(model="demo")).model_id == demo
 
 

@@ -61,13 +61,13 @@ def test_a_call_in_other_words_is_computed_as_it_will_be_printed(thought: str) -
         messages.append(ask(server, messages))
         wait_until(lambda: "done" in counted(server, "idle_rerenders"))
         [request] = ahead(server)
+        assert counted(server, "idle_rerendered_tokens").endswith(f" {len(request.tokens)}.0")
         result = {"role": "tool", "content": "the file", "tool_call_id": "x"}
         ask(server, [*messages, result])
         after = server.engine.submitted[-1].tokens
         assert after[: len(request.tokens)] == request.tokens
         assert bytes(request.tokens).endswith(b"<tool_response>\n")
         assert (request.max_tokens, request.request_class.value) == (1, "batch")
-        assert counted(server, "idle_rerendered_tokens").endswith(f" {len(request.tokens)}.0")
         status = server.http.get("/admin/api/status").json()
         assert status["requests"]["finished"] == 2
 
