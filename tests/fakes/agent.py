@@ -50,7 +50,7 @@ _TEMPLATE = """\
 {%- elif m.role == 'user' -%}
 {%- if 'TOOLTEST' in txt(m.content) -%}{%- set ns.call = true -%}{%- endif -%}
 {%- if 'EDITTEST' in txt(m.content) -%}{%- set ns.edit = true -%}{%- endif -%}
-{%- elif m.role in ('assistant', 'tool') and ns.call -%}{%- set ns.done = true -%}
+{%- elif m.role in ('assistant', 'tool') and (ns.call or ns.edit) -%}{%- set ns.done = true -%}
 {%- endif -%}
 {%- endfor -%}
 {{- '<|im_start|>system\\n' ~ (ns.system or 'You are a helpful assistant.') -}}
@@ -66,7 +66,7 @@ _TEMPLATE = """\
 {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and ' -}}
 {{- 'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": ' -}}
 {{- '<function-name>, "arguments": <args-json-object>}\\n</tool_call>' -}}
-{%- elif ns.edit -%}{%- set ns.open = '<|edit|>' -%}
+{%- elif ns.edit and not ns.done -%}{%- set ns.open = '<|edit|>' -%}
 {%- endif -%}
 {{- '<|im_end|>\\n' -}}
 {%- for m in messages -%}
