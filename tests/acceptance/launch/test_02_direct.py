@@ -15,7 +15,7 @@ from tests.live import Live, wait_until
 
 MODEL = "agent"
 _WORDS = ("stone", "river", "tree", "red", "green", "blue", "white", "black", "one", "two")
-_LONG = 60_000  # tokens, seconds of prefill
+_LONG = 40_000  # tokens, seconds of prefill
 _TOOLS_FIRST = """\
 {%- if tools -%}{{- '<tools>' -}}
 {%- for tool in tools -%}{{- '\\n' ~ (tool | tojson) -}}{%- endfor -%}
@@ -96,7 +96,7 @@ def test_an_aborted_prefill_is_kept(tmp_path: Path, demo: Path, figure: Figure) 
         connection = live.connection()
         connection.request("POST", "/v1/messages", json.dumps(body))
         wait_until(lambda: live.model_status()["prefilling"] == 1)
-        wait_until(lambda: live.model_status()["memory"]["blocks"] >= 4, poll_s=0.02)
+        time.sleep(3)
         connection.sock.shutdown(2)
         connection.close()
         wait_until(lambda: live.status()["requests"]["active"] == 0)
