@@ -92,6 +92,10 @@ async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> by
                     raise too_large
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time") from None
+    # Sanic leaves off reading where much has come at once, and then hears of no client that goes.
+    transport = cast(Any, request.transport)
+    if not transport.is_closing():
+        transport.resume_reading()
     if num_bytes > max_bytes:
         raise too_large
     return bytes(body)

@@ -12,6 +12,8 @@ from omlx.server.keyring import KeyRing
 from omlx.settings.schema import Server
 from tests.fakes.engine import PATIENCE_S, say, silent, stats
 from tests.fakes.server import Plan, running
+from tests.fakes.text import FakeText
+from tests.live import wait_until
 from tests.unit.server import strict
 
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
@@ -289,3 +291,21 @@ def test_a_client_that_stops_reading_is_given_up():
         assert server.chat().status_code == 200
         stream.until_closed()
         assert "[DONE]" not in stream.seen.decode()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_client_with_a_long_prompt_that_goes_is_noticed(is_stream: bool) -> None:
+    """More than is read at once leaves a connection that nobody reads from."""
+    message = {"role": "user", "content": "x" * 400_000}
+    body = {"model": "fake", "messages": [message], "stream": is_stream}
+    data = json.dumps(body).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    plan = Plan(text=FakeText(context_window=None))
+    engine = plan.engines[0]
+    engine.script = silent
+    with running(plan) as server:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as sock:
+            sock.sendall(head % len(data) + data)
+            wait_until(lambda: len(engine.submitted) == 1)
+            sock.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: len(engine.aborted) == 1)
