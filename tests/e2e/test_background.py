@@ -135,7 +135,9 @@ def test_a_stale_file_whose_pid_is_another_program_is_removed_and_not_signalled(
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: ended([pid]))
     with subprocess.Popen(["sleep", "60"]) as other:
-        path.write_text(json.dumps({**json.loads(path.read_text()), "pid": other.pid}))
+        state = json.loads(path.read_text())  # of one that began a minute ago: pids come back later
+        state |= {"pid": other.pid, "process_started": state["process_started"] - 60}
+        path.write_text(json.dumps(state))
         done = background.run("stop")
         assert done.returncode == 0
         assert f"process {other.pid} is another program now" in done.stderr
