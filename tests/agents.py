@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.clients import clients_dir
 from tests.fakes.agent import SECRET
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_INSTALL_S, _RUN_S = 1800, 600
+_RUN_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +106,6 @@ class Ran:
         """Whether it printed this, wherever it broke the line and however it drew the words."""
         plain = _DRAWN.sub(" ", self.stdout)
         return text in " ".join(plain.split())
-
-
-def clients_dir() -> Path:
-    """Where scripts/clients puts what it installs."""
-    named = os.environ.get("OMLX_TEST_CLIENTS")
-    return Path(named) if named else Path.home() / ".cache" / "omlx-tests" / "clients"
-
-
-def install(name: str) -> str:
-    """Install an agent where it is not yet; its name and version."""
-    done = subprocess.run(
-        [REPOSITORY / "scripts" / "clients", name],
-        capture_output=True, text=True, timeout=_INSTALL_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 class Terminal:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "tests" / "data" / "sdks"
-_INSTALL_S, _RUN_S = 1200, 600
+_INSTALL_S, _RUN_S = 1800, 600
 _LLM_MODEL = """\
 - model_id: local
   model_name: local-model
@@ -32,7 +32,8 @@ class Line:
 
 
 def install(kind: str) -> str:
-    """Install the clients of a kind, py or js, where they are not yet; returns their versions."""
+    """Install the clients of a kind, py, js or an agent's name, where they are not yet; returns
+    their versions."""
     done = subprocess.run(
         [REPOSITORY / "scripts" / "clients", kind],
         env={**os.environ, "PYTHON": sys.executable},
@@ -47,7 +48,7 @@ def run_python(base: str, home: Path) -> list[Line]:
     config = home / ".config" / "io.datasette.llm"
     config.mkdir(parents=True)
     (config / "extra-openai-models.yaml").write_text(_LLM_MODEL.format(base=base))
-    python = _root() / "sdk-py" / "bin" / "python"
+    python = clients_dir() / "sdk-py" / "bin" / "python"
     more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false"}
     return _lines([str(python), str(SCRIPTS / "sdk_py.py")], base, home, more)
 
@@ -57,12 +58,13 @@ def run_javascript(base: str, home: Path) -> list[Line]:
     # Packages are looked for beside the script.
     script = home / "sdk.mjs"
     script.write_bytes((SCRIPTS / script.name).read_bytes())
-    (home / "node_modules").symlink_to(_root() / "sdk-js" / "node_modules")
-    node = _root() / "bin" / "node"
+    (home / "node_modules").symlink_to(clients_dir() / "sdk-js" / "node_modules")
+    node = clients_dir() / "bin" / "node"
     return _lines([str(node), str(script)], base, home, {"AI_SDK_LOG_WARNINGS": "false"})
 
 
-def _root() -> Path:
+def clients_dir() -> Path:
+    """Where scripts/clients puts what it installs."""
     named = os.environ.get("OMLX_TEST_CLIENTS")
     return Path(named) if named else Path.home() / ".cache" / "omlx-tests" / "clients"
 

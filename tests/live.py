@@ -125,6 +125,11 @@ class Live:
     def model_status(self) -> Any:
         return self.status()["models"][0]
 
+    def is_written(self) -> bool:
+        """Whether what was computed has reached the disk, as it does within seconds."""
+        writes = self.model_status()["writes"]
+        return not (writes["queued_bytes"] or writes["dirty_bytes"])
+
     def stop(self, sig: int = signal.SIGTERM, timeout_s: float = 30) -> int:
         self.process.send_signal(sig)
         code = self.process.wait(timeout_s)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from omlx.cli.arguments import Given
     from omlx.client import RunningServer
     from omlx.launch.catalog import Client
+    from omlx.launch.detect import Found
     from omlx.launch.plan import Setup
     from omlx.launch.served import Offer
     from omlx.settings.build import Resolved
@@ -275,13 +276,10 @@ def waiting(text: str) -> Generator[None]:
         yield
 
 
-def executable(
-    client: "Client", env: Mapping[str, str], *, force: bool, timeout_s: float = 10.0
-) -> Path:
+def executable(client: "Client", found: "Found", *, force: bool) -> Path:
     """The client's executable; OmlxError with the command that mends what is wrong."""
-    from omlx.launch.detect import State, detect, find
+    from omlx.launch.detect import State
 
-    found = detect(client, env, timeout_s=timeout_s)
     needs = f" ({client.needs})" if client.needs else ""
     mend = f"{client.install}{needs}"
     if found.path is None:
@@ -292,7 +290,7 @@ def executable(
         warn([f"{client.title}: {found.reason}, so it may be too old"])
         return found.path
     if force:
-        return find(client, env) or found.path
+        return found.path
     if found.state is State.TOO_OLD:
         raise OmlxError(
             f"{client.title} {found.version} at {found.path} is too old: {found.reason}",

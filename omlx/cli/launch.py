@@ -137,6 +137,7 @@ def _list(clients: "dict[str, Client]", *, as_json: bool) -> int:
 
 def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -> int:
     from omlx.cli import agents
+    from omlx.launch.detect import detect
     from omlx.launch.mirror import adopt, link
     from omlx.launch.plan import with_certificate
     from omlx.launch.recipes import RECIPES
@@ -144,7 +145,7 @@ def _start(wish: "Wish", resolved: "Resolved", options: Given, *, force: bool) -
     from omlx.launch.served import base_url, load, offers
 
     env = agents.variables()
-    executable = agents.executable(wish.client, env, force=force)
+    executable = agents.executable(wish.client, detect(wish.client, env), force=force)
     server = agents.running(resolved)
     if server is None:
         wish = agents.choose_before_start(wish, resolved)

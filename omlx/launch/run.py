@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -55,7 +54,9 @@ def sweep(runs: Path) -> None:
 
 def _own(runs: Path, name: str) -> tuple[Path, int]:
     """The first folder of a client that no other launcher has, and its lock."""
-    for number in count(1):
+    number = 0
+    while True:
+        number += 1
         folder = runs / f"{name}-{number}"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +65,6 @@ def _own(runs: Path, name: str) -> tuple[Path, int]:
             raise OmlxError(f"{folder} cannot be made: {error.strerror or error}") from None
         if lock is not None:
             return folder, lock
-    raise AssertionError("numbers end")
 
 
 def _claimed(folder: Path) -> int | None:

@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-from omlx.models.config import mapping
+from omlx.models.config import items, mapping
 
 Message = Mapping[str, object]
 
 # Names under which clients pass a message's reasoning; templates read the first or "thinking".
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message's content."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    texts = [mapping(part).get("text") for part in items(content)]
+    return [text for text in texts if isinstance(text, str)]
 
 
 class Arguments(Enum):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 from omlx.errors import ModelError
-from omlx.server.canonical import as_note, num_leading, texts_of
+from omlx.models.messages import texts_of
+from omlx.server.canonical import as_note, num_leading
 from omlx.server.context import Message
 
 _MARKS = ("omlx-probe-one", "omlx-probe-two", "omlx-probe-three", "omlx-probe-four")

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain, count
-from typing import cast
 
-from omlx.server.context import Message
+from omlx.models.messages import Message, texts_of
 from omlx.server.generation import Generation, content
 from omlx.server.toolorder import FirstSeen, in_first_order
 from omlx.server.volatile import without_attribution, without_countdown, without_session
@@ -55,17 +54,6 @@ def canonical(
     return Canonical(made, {rule.value: num for rule, num in reader.changes.items()})
 
 
-def texts_of(message: Message) -> list[str]:
-    """The texts in a message's content."""
-    match message.get("content"):
-        case None:
-            return []
-        case str(text):
-            return [text]
-        case parts:
-            return [part["text"] for part in cast(list[dict[str, str]], parts)]
-
-
 def num_leading(messages: Sequence[Message]) -> int:
     """How many messages open the conversation as its system."""
     others = (idx for idx, message in enumerate(messages) if message["role"] != "system")
@@ -84,12 +72,12 @@ def _system_first(generation: Generation, changes: Counter[Rule]) -> Generation:
     num_head = num_leading(messages)
     answers = (idx for idx, message in enumerate(messages) if message["role"] in _ANSWERING)
     turn = range(num_head, next(answers, len(messages)))
-    early = [idx for idx in turn if messages[idx]["role"] == "system"]
-    if not early:
+    num_early = sum(messages[idx]["role"] == "system" for idx in turn)
+    if not num_early:
         return generation
-    changes[Rule.SYSTEM_FIRST] += len(early)
-    others = [idx for idx in turn if idx not in early]
-    order = [*range(num_head), *early, *others, *range(turn.stop, len(messages))]
+    changes[Rule.SYSTEM_FIRST] += num_early
+    moved = sorted(turn, key=lambda idx: messages[idx]["role"] != "system")
+    order = [*range(num_head), *moved, *range(turn.stop, len(messages))]
     places = generation.places or range(len(messages))
     return replace(
         generation,

@@ -12,11 +12,12 @@ from omlx import __version__
 from omlx.cache.policy import StorePolicy
 from omlx.engine.request import Engine, EngineRequest, RequestClass, SamplingParams
 from omlx.errors import ModelError
+from omlx.models.messages import texts_of
 from omlx.models.names import Named
 from omlx.models.segments import Splice
 from omlx.models.spans import CharSpan, find_parts
 from omlx.server.attempts import attempts
-from omlx.server.canonical import Changes, Rule, canonical, texts_of
+from omlx.server.canonical import Changes, Rule, canonical
 from omlx.server.context import Message, ModelText, ServerContext
 from omlx.server.enforce import grammar_of
 from omlx.server.errors import ApiError, bad_field, overflow, too_large, unknown_model
@@ -75,7 +76,6 @@ class Prepared:
     is_thinking: bool = False  # where the answer begins
     thinking_budget: int | None = None
     prompts: tuple[Encoded, ...] = ()  # all of them, of which this has the first
-    num_spliced: int = 0  # as in Encoded
     fingerprint: str | None = None
     # What was done to it before the template saw it, by the value of a rule.
     changes: Changes = field(default_factory=dict[str, int])
@@ -182,7 +182,6 @@ def prepare(
         is_thinking=is_thinking,
         thinking_budget=generation.thinking.budget,
         prompts=prompts,
-        num_spliced=encoded.num_spliced,
         fingerprint=_fingerprint(context.pool.version(entry.id)),
         changes=_with_spliced(meant.changes, encoded.num_spliced),
         scale=scale,

@@ -3,15 +3,15 @@
 Knows nothing about prompts or stores. Reasoning is no part of it, since clients leave it out.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 from omlx.models.config import items, mapping
-from omlx.models.messages import Message
+from omlx.models.messages import Message, texts_of
 from omlx.server.generation import ToolCall
 from omlx.server.parse.said import Reasoning, Text
+from omlx.server.textkey import key_of
 
 Call = tuple[str, str]
 
@@ -38,15 +38,6 @@ def key_of_message(identity: str, salt: str, message: Message) -> bytes | None:
     return _key(identity, salt, "".join(texts_of(message)), calls)
 
 
-def texts_of(message: Message) -> list[str]:
-    """The texts of a message's content."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return [content]
-    texts = [mapping(part).get("text") for part in items(content)]
-    return [text for text in texts if isinstance(text, str)]
-
-
 def core_of(message: Message) -> str:
     """What of a message a template is sure to print, and first: its text, or its first call."""
     texts = [text.strip() for text in texts_of(message)]
@@ -64,13 +55,8 @@ def _key(identity: str, salt: str, text: str, calls: Sequence[Call]) -> bytes | 
     text = text.strip()
     if not text and not calls:
         return None
-    digest = hashlib.sha256(b"omlx reply 1")
     named = (part for name, arguments in calls for part in (name, _canonical(arguments)))
-    for part in (identity, salt, text, *named):
-        value = part.encode("utf-8", "surrogatepass")
-        digest.update(len(value).to_bytes(8, "little"))
-        digest.update(value)
-    return digest.digest()
+    return key_of(b"omlx reply 1", (identity, salt, text, *named))
 
 
 def _canonical(arguments: str) -> str:

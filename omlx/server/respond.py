@@ -70,8 +70,7 @@ class Responder:
             max_bytes=context.settings.server.max_body,
             timeout_s=context.timing.body_s,
         )
-        headers = headers_of(request)
-        salt = cache_salt(headers, grant_of(request), isolate=context.settings.cache.isolate)
+        headers, salt = headers_of(request), self._salt(request)
         who = replace(caller_of(request, dialect.flavor), salt=salt)
         prepared = await service.prepare(dialect, body, handling(headers), who.tenant, salt=salt)
         generation = prepared.generation
@@ -103,9 +102,12 @@ class Responder:
                 max_bytes=context.settings.server.max_body,
                 timeout_s=context.timing.body_s,
             )
-            isolate = context.settings.cache.isolate
-            salt = cache_salt(headers_of(request), grant, isolate=isolate)
-            return await self._service.count(dialect, body, salt)
+            return await self._service.count(dialect, body, self._salt(request))
+
+    def _salt(self, request: Request) -> str:
+        """Of those with whom a request shares what is cached."""
+        isolate = self._service.context.settings.cache.isolate
+        return cache_salt(headers_of(request), grant_of(request), isolate=isolate)
 
     async def _stream(self, request: Request, choices: Choices, reply: Reply) -> None:
         """Stream an answer; an error before the first byte is raised, a later one is streamed."""

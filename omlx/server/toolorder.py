@@ -4,7 +4,6 @@ Knows nothing about prompts. Two sets are the same if they differ in nothing but
 and of keys: values never change, and lists keep their order.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from omlx.server.context import Message
+from omlx.server.textkey import key_of
 
 
 class FirstSeen(Protocol):
@@ -41,7 +41,7 @@ def in_first_order(tools: Sequence[Message], first_seen: FirstSeen, salt: str) -
         text = _text(tools)
     except (RecursionError, ValueError, TypeError):
         return None
-    found = first_seen.first(_key(own, salt), text)
+    found = first_seen.first(key_of(b"omlx tool set", (salt, *sorted(own))), text)
     if found == text:
         return None
     first = _read(found)
@@ -63,14 +63,6 @@ def _places(own: Sequence[str], names: Sequence[str]) -> list[int]:
     for idx in reversed(range(len(own))):
         places[own[idx]].append(idx)
     return [places[name].pop() for name in names]
-
-
-def _key(own: Sequence[str], salt: str) -> bytes:
-    digest = hashlib.sha256(b"omlx tool set")
-    for part in (salt, *sorted(own)):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.digest()
 
 
 def _sorted_text(tool: Message) -> str:

@@ -10,7 +10,8 @@ from tests.acceptance.launch.course import SLACK, Course, first_turns
 from tests.agents import AGENTS
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(1800)]
-NAMES = os.environ.get("OMLX_TEST_AGENTS", "claude-code codex opencode pi").split()
+_NAMED = os.environ.get("OMLX_TEST_AGENTS", "all")
+NAMES = list(AGENTS) if _NAMED == "all" else _NAMED.split()
 
 
 @pytest.mark.parametrize("name", NAMES)

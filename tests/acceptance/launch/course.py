@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from omlx.storage.entry import JournalEntry
 from omlx.storage.history import History
-from tests import agents
+from tests import clients
 from tests.agents import Agent, Desk, Ran
 from tests.fakes.agent import ANSWER, EDITED, SECRET, agent_model
 from tests.live import Live, wait_until
@@ -50,7 +50,7 @@ class Course:
     def __init__(
         self, agent: Agent, folder: Path, demo: Path, *, serve: Sequence[str] = ()
     ) -> None:
-        self.version = agents.install(agent.name)
+        self.version = clients.install(agent.name)
         self.omlx_home = folder / "omlx"
         self._models = folder / "models"
         agent_model(demo, self._models / MODEL)
@@ -68,16 +68,11 @@ class Course:
     def restart(self, *, is_killed: bool = False) -> None:
         """End the server and start it again, on another port."""
         if is_killed:
-            wait_until(self._is_written)
+            wait_until(self.live.is_written)
             self.live.kill()
         else:
             assert self.live.stop() == 0
         self.live = self._start()
-
-    def _is_written(self) -> bool:
-        """Whether what was computed has reached the disk, as it does within seconds."""
-        writes = self.live.model_status()["writes"]
-        return not (writes["queued_bytes"] or writes["dirty_bytes"])
 
     def close(self) -> None:
         if self.live.process.poll() is None:

@@ -10,11 +10,12 @@ from typing import Any
 from omlx.storage.history import History
 from tests.acceptance.conftest import Figure
 from tests.acceptance.launch.course import SLACK
+from tests.acceptance.serve.test_03_restart import words
 from tests.fakes.agent import agent_model
+from tests.fakes.shuffle import shuffled
 from tests.live import Live, wait_until
 
 MODEL = "agent"
-_WORDS = ("stone", "river", "tree", "red", "green", "blue", "white", "black", "one", "two")
 _LONG = 40_000  # tokens, seconds of prefill
 _TOOLS_FIRST = """\
 {%- if tools -%}{{- '<tools>' -}}
@@ -27,18 +28,14 @@ _TOOLS_FIRST = """\
 """
 
 
-def _text(num_words: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(_WORDS, k=num_words))
-
-
 def _tool(number: int) -> dict[str, Any]:
     return {
         "name": f"tool_{number}",
-        "description": _text(200, number),
+        "description": words(200, number),
         "input_schema": {
             "type": "object",
             "properties": {
-                name: {"type": "string", "description": _text(20, number)}
+                name: {"type": "string", "description": words(20, number)}
                 for name in ("path", "text", "limit")
             },
             "required": ["path"],
@@ -51,7 +48,7 @@ def _serve(folder: Path, demo: Path, *, template: str | None = None) -> Live:
     if not path.exists():
         agent_model(demo, path)
     if template is not None:
-        (path / "chat_template.jinja").write_text(template)
+        (path / "chat_template.jinja").writewords(template)
     args = ("--model-dir", str(folder / "models"), "--journal-text")
     return Live(*args, home=folder / "home")
 
@@ -71,18 +68,13 @@ def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def _is_written(live: Live) -> bool:
-    writes = live.model_status()["writes"]
-    return not (writes["queued_bytes"] or writes["dirty_bytes"])
-
-
 def test_after_kill_9_nothing_is_prefilled_again(
     tmp_path: Path, demo: Path, figure: Figure
 ) -> None:
-    messages = [_user(_text(6000, 1))]
+    messages = [_user(words(6000, 1))]
     live = _serve(tmp_path, demo)
     _ask(live, messages)
-    wait_until(lambda: _is_written(live))
+    wait_until(live.is_written)
     live.kill()
     with _serve(tmp_path, demo) as live:
         total, uncached = _ask(live, messages)
@@ -91,7 +83,7 @@ def test_after_kill_9_nothing_is_prefilled_again(
 
 
 def test_an_aborted_prefill_is_kept(tmp_path: Path, demo: Path, figure: Figure) -> None:
-    body = {"model": MODEL, "max_tokens": 8, "messages": [_user(_text(_LONG, 2))], "stream": True}
+    body = {"model": MODEL, "max_tokens": 8, "messages": [_user(words(_LONG, 2))], "stream": True}
     with _serve(tmp_path, demo) as live:
         connection = live.connection()
         connection.request("POST", "/v1/messages", json.dumps(body))
@@ -113,8 +105,8 @@ def test_an_aborted_prefill_is_kept(tmp_path: Path, demo: Path, figure: Figure) 
 def test_a_reminder_in_mid_conversation_stays_there(
     tmp_path: Path, demo: Path, figure: Figure
 ) -> None:
-    messages: list[Any] = [_user(_text(3000, 3))]
-    system = _text(500, 4)
+    messages: list[Any] = [_user(words(3000, 3))]
+    system = words(500, 4)
     with _serve(tmp_path, demo) as live:
         for turn in range(2):
             _, answer = live.post(
@@ -137,20 +129,13 @@ def test_tools_and_their_keys_in_another_order(tmp_path: Path, demo: Path, figur
     tools = [_tool(number) for number in range(8)]
     rng = random.Random(5)
 
-    def shuffled(value: Any) -> Any:
-        if isinstance(value, dict):
-            entries = list(value.items())
-            rng.shuffle(entries)
-            return {key: shuffled(item) for key, item in entries}
-        return [shuffled(item) for item in value] if isinstance(value, list) else value
-
     messages = [_user("Use a tool.")]
     with _serve(tmp_path, demo) as live:
         _ask(live, messages, tools=tools)
         total, reverse = _ask(live, messages, tools=tools[::-1])
-        _, keys = _ask(live, messages, tools=[shuffled(tool) for tool in tools])
+        _, keys = _ask(live, messages, tools=[shuffled(tool, rng) for tool in tools])
     with _serve(tmp_path, demo) as live:
-        _, later = _ask(live, messages, tools=[shuffled(tool) for tool in tools[::-1]])
+        _, later = _ask(live, messages, tools=[shuffled(tool, rng) for tool in tools[::-1]])
     figure(
         f"of {total} tokens computed: tools in reverse {reverse}, keys shuffled {keys}, both after "
         "a restart {later}; others: all but 72 to 212".replace("{later}", str(later))
@@ -159,7 +144,7 @@ def test_tools_and_their_keys_in_another_order(tmp_path: Path, demo: Path, figur
 
 
 def test_two_identical_prompts_at_once(tmp_path: Path, demo: Path, figure: Figure) -> None:
-    messages = [_user(_text(12_000, 6))]
+    messages = [_user(words(12_000, 6))]
     found: list[tuple[int, int]] = []
     with _serve(tmp_path, demo) as live:
         threads = [

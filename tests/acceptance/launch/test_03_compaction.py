@@ -1,6 +1,5 @@
 """A conversation that outgrows the model's window: the agent sums it up and goes on."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,10 @@ import pytest
 from omlx.storage.history import History
 from tests.acceptance.conftest import Figure
 from tests.acceptance.launch.course import MODEL, Course
+from tests.acceptance.serve.test_03_restart import words
 from tests.agents import AGENTS
 from tests.live import wait_until
 
-_WORDS = ("stone", "river", "tree", "red", "green", "blue", "white", "black", "one", "two")
 # Window, and words of each of the texts that together outgrow it. Codex keeps 20,000 tokens of what
 # its user said.
 _PLANS = {
@@ -29,9 +28,7 @@ def test_the_session_survives(name: str, tmp_path: Path, demo: Path, figure: Fig
     course = Course(AGENTS[name], tmp_path, demo, serve=("--context-window", str(window)))
     try:
         asked = ["TOOLTEST show README.md"]
-        asked += [
-            " ".join(random.Random(seed).choices(_WORDS, k=num_words)) for seed in range(num_texts)
-        ]
+        asked += [words(num_words, seed) for seed in range(num_texts)]
         asked.append("and again")
         for number, text in enumerate(asked):
             ran = course.desk.ask(text, goes_on=number > 0)

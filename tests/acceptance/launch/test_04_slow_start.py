@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from omlx.storage.history import History
-from tests import agents
+from tests import clients
 from tests.acceptance.conftest import Figure
 from tests.acceptance.launch.course import MODEL
 from tests.agents import AGENTS, Desk, Ran
@@ -69,7 +69,7 @@ def test_nobody_gives_up_or_asks_again(
     names: list[str], tmp_path: Path, demo: Path, figure: Figure
 ) -> None:
     for name in names:
-        agents.install(name)
+        clients.install(name)
     agent_model(demo, tmp_path / "models" / MODEL)
     home = tmp_path / "omlx"
     args = ("--model-dir", str(tmp_path / "models"), "--journal-text")

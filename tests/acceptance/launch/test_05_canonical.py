@@ -24,6 +24,7 @@ from tests.acceptance.serve.test_03_restart import words
 from tests.fakes.chains import KINDS, step
 from tests.fakes.engine import say
 from tests.fakes.server import Plan, running
+from tests.fakes.shuffle import shuffled
 from tests.fakes.templated import template_names
 from tests.live import Live, run_omlx
 
@@ -59,17 +60,6 @@ def as_functions(given: list[Body]) -> list[Body]:
         for one in given
     ]
     return [{"type": "function", "function": function} for function in functions]
-
-
-def shuffled(value: Any, rng: random.Random) -> Any:
-    """The same JSON with the keys of every object in another order."""
-    if isinstance(value, list):
-        return [shuffled(item, rng) for item in value]
-    if not isinstance(value, dict):
-        return value
-    keys = list(value)
-    rng.shuffle(keys)
-    return {key: shuffled(value[key], rng) for key in keys}
 
 
 def reordered(given: list[Body], seed: int) -> list[Body]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from omlx.cli.agents import executable
 from omlx.cli.view.pick import pick
 from omlx.launch.catalog import read_catalog
+from omlx.launch.detect import detect
 from tests.fakes.http import JsonServer
 from tests.fakes.model_folder import write_model_folder
 from tests.unit.cli.conftest import Cli
@@ -214,7 +215,7 @@ def test_one_that_is_slow_to_say_its_version_is_started_with_a_warning(
     path.write_text("#!/bin/sh\nexec sleep 600\n")
     path.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert executable(client, env, force=False, timeout_s=0.2) == path
+    assert executable(client, detect(client, env, timeout_s=0.2), force=False) == path
     assert "may be too old" in capsys.readouterr().err
 
 

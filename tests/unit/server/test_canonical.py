@@ -20,6 +20,7 @@ from omlx.storage.entry import PartKind
 from omlx.storage.history import History
 from omlx.storage.toolsets import ToolSets
 from tests.fakes.server import Plan, running
+from tests.fakes.shuffle import shuffled
 from tests.fakes.templated import TemplatedText
 from tests.fakes.text import FakeText
 from tests.unit.server.test_keys import Keys
@@ -95,17 +96,6 @@ def prepared(body, dialect=None, *, rules=None, sets=None, text=None, salt=""):
 
 def prompt_of(body, dialect=None, **more):
     return bytes(prepared(body, dialect, **more).tokens).decode()
-
-
-def shuffled(value, rng):
-    """The same JSON with the keys of every object in another order."""
-    if isinstance(value, list):
-        return [shuffled(item, rng) for item in value]
-    if not isinstance(value, dict):
-        return value
-    keys = list(value)
-    rng.shuffle(keys)
-    return {key: shuffled(value[key], rng) for key in keys}
 
 
 def common(one: str, other: str) -> int:
