@@ -48,7 +48,7 @@ def _serve(folder: Path, demo: Path, *, template: str | None = None) -> Live:
     if not path.exists():
         agent_model(demo, path)
     if template is not None:
-        (path / "chat_template.jinja").writewords(template)
+        (path / "chat_template.jinja").write_text(template)
     args = ("--model-dir", str(folder / "models"), "--journal-text")
     return Live(*args, home=folder / "home")
 
