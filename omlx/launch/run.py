@@ -59,7 +59,9 @@ def _own(runs: Path, name: str) -> tuple[Path, int]:
         number += 1
         folder = runs / f"{name}-{number}"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # `exist_ok` would raise if it is removed just then
+                folder.mkdir(mode=0o700)
             lock = _claimed(folder)
         except OSError as error:
             raise OmlxError(f"{folder} cannot be made: {error.strerror or error}") from None
