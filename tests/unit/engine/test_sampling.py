@@ -109,6 +109,20 @@ def test_a_row_that_runs_again_draws_as_if_it_had_not_stopped(position: int) -> 
     assert draws(30 - position, seed=7, position=position) == draws(30, seed=7)[position:]
 
 
+def test_a_last_bit_of_the_logits_does_not_change_a_draw() -> None:
+    """A row that goes on in another process or beside other rows has logits that differ so."""
+    mx.random.seed(0)
+    logits = mx.random.normal((1, 16384))
+    noise = mx.where(mx.arange(16384) < 8192, 4e-5, 0.0)
+    params = SamplingParams(temperature=1.0, seed=5)
+    plain, moved = (make_sampling(params, seed=1, position=0, num_vocab=16384) for _ in range(2))
+    first, second = [], []
+    for _ in range(200):
+        first.append(plain.sampler(logits))
+        second.append(moved.sampler(logits + noise))
+    assert mx.array_equal(mx.concatenate(first), mx.concatenate(second))
+
+
 def test_draws_of_one_seed_do_not_repeat_those_of_the_next() -> None:
     """Position and seed are mixed, not added."""
     assert draws(20, seed=7)[1:] != draws(19, seed=8)
