@@ -24,12 +24,18 @@ class Home:
     def __init__(self, path: Path, model: Path) -> None:
         self.path, self.model = path, model
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its commands; an OMLX_* of whoever runs the tests would be told."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+        return {**others, "OMLX_HOME": str(self.path)}
+
     def run(
         self, *args: str, env: Mapping[str, str] | None = None, **how: Any
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command(*args), cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
-            env={**os.environ, "OMLX_HOME": str(self.path), **(env or {})}, check=False, **how,
+            env={**self.env, **(env or {})}, check=False, **how,
         )  # fmt: skip
 
     def configure(self, text: str) -> None:
@@ -157,16 +163,19 @@ def test_l2_under_a_service_manager_lines_come_at_once(home: Home, figure: Figur
     with subprocess.Popen(
         command("serve", "--port", "0", "--dashboard"),
         cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "OMLX_HOME": str(home.path)}, text=True,
+        env=home.env, text=True,
     ) as process:  # fmt: skip
-        assert process.stdout is not None and process.stderr is not None
-        said = process.stderr.readline()
-        assert said.startswith("omlx serves at ")
-        line = process.stdout.readline()  # the dashboard's, every ten seconds
-        assert line.endswith("\n") and process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            said = process.stderr.readline()
+            assert said.startswith("omlx serves at ")
+            line = process.stdout.readline()  # the dashboard's, every ten seconds
+            assert line.endswith("\n") and process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
     figure("L2: lines on both pipes arrive while the server runs; SIGTERM ends it with 0")
 
 
