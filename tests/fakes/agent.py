@@ -25,9 +25,10 @@ _COMMAND = "cat README.md"
 CALLS: dict[str, dict[str, object]] = {
     "Bash": {"command": _COMMAND},
     "exec_command": {"cmd": _COMMAND},
-    "shell_command": {"command": _COMMAND},
+    "bash_bare": {"command": _COMMAND},  # `bash` of a client that refuses what it doesn't know
     "bash": {"command": _COMMAND, "description": "show"},
-    "run_shell_command": {"command": _COMMAND, "is_background": False},
+    # It loses what a command prints right before its end when the machine is busy.
+    "run_shell_command": {"command": f"{_COMMAND}; sleep 1", "is_background": False},
     "exec": {"command": _COMMAND},
     "terminal": {"command": _COMMAND},
     "run_commands": {"commands": [_COMMAND]},
@@ -60,7 +61,9 @@ _TEMPLATE = """\
 {%- for tool in tools -%}{{- '\\n' ~ (tool | tojson) -}}{%- endfor -%}
 {%- for name in KNOWN if ns.call and not ns.done -%}
 {%- for tool in tools if not ns.open and tool.function.name == name -%}
-{%- set ns.open = '<|call_' ~ name ~ '|>' -%}
+{%- set bare = '_bare' if name == 'bash'
+    and 'description' not in (tool.function.parameters.properties or {}) -%}
+{%- set ns.open = '<|call_' ~ name ~ bare ~ '|>' -%}
 {%- endfor -%}
 {%- endfor -%}
 {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and ' -}}
@@ -129,7 +132,7 @@ def agent_model(demo: Path, path: Path, *, window: int = _WINDOW) -> Path:
     calls = {
         name: (
             words.add(f"<|call_{name}|>", is_special=True),
-            words.add(_call(name, arguments), is_special=False),
+            words.add(_call(name.removesuffix("_bare"), arguments), is_special=False),
         )
         for name, arguments in CALLS.items()
     }
