@@ -102,7 +102,9 @@ class Server:
         life = Life(self.name, len(self.lives), options, time.monotonic())
         self.lives.append(life)
         flat = [text for pair in options.items() for text in pair]
-        args = ("--port", str(self.port), "--preload", "always", *self._args, *flat)
+        # The reference tokenizes replies anew; the ledger has the tokens they were made of.
+        fixed = ("--port", str(self.port), "--preload", "always", "--no-ledger")
+        args = (*fixed, *self._args, *flat)
         self.live = Live(*args, home=self._home, wait=False)
         if wait:
             self.wait_models()
