@@ -1,8 +1,6 @@
 """Point 4: decode of 8 and 2 rows against batch_generate, of 2 against 1, and prompts that come
 together against prompts in a row; measured here on the CPU, and on an H200 with an 8B shape.
 
-A ratio is on the wrong side only if the upper bound of its 95 % interval is; ten pairs at least.
-
 The GPU is not part of this machine: `scripts/gpu WHEELS python3 scripts/bench/batching.py` measured
 there; docs/bench/h200-batching.json is judged here.
 """
@@ -22,7 +20,7 @@ LEAST = 0.95
 @pytest.fixture(scope="module")
 def cpu(demo: Path) -> Any:
     """The bench with the demo model, run now."""
-    words = ["--rounds", "5", "--decode", "32", "--lengths", "128", "256", "--warm-ups", "1"]
+    words = ["--rounds", "10", "--decode", "32", "--lengths", "128", "256", "--warm-ups", "1"]
     return run_bench("batching.py", "--model", str(demo), *words, kept_as="batching-cpu.json")
 
 
@@ -47,7 +45,7 @@ def test_decode_against_the_library(
 ) -> None:
     (entry,) = [e for e in request.getfixturevalue(where)["decode_vs_library"] if e["rows"] == rows]
     figure(f"{where}: decode of {rows} rows against batch_generate: {shown(entry)}")
-    assert entry["high95"] >= LEAST
+    assert entry["ratio"] >= LEAST
 
 
 @pytest.mark.parametrize("where", ["cpu", "h200"])
@@ -68,4 +66,4 @@ def test_prompts_together_against_in_a_row(
             f"{where}: prefill of {entry['prompts']} prompts of {entry['tokens']} tokens at once "
             f"against in a row: {shown(entry)}"
         )
-    assert min(entry["high95"] for entry in entries) >= LEAST
+    assert min(entry["ratio"] for entry in entries) >= LEAST
