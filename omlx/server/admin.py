@@ -3,8 +3,12 @@
 Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, null = not known):
 
     {"version": str, "uptime_s": float, "address": str, "is_draining": bool,
+     "machine_memory": {"total_bytes", "available_bytes": int} | null,
+     "last_day": {"covered_s": float, "written_bytes", "evicted_bytes": int,
+                  "clients": [{"client": str, "turns", "prompt_tokens", "cached_tokens": int,
+                               "uncached_mean": float}]},
      "requests": {"active", "waiting", "finished", "failed", "aborted": int},
-     "ttft_s": {"p50", "p95": float | null},
+     "ttft_s": {"p50", "p95": float | null, "parts": {part: float}},
      "turns": {"count", "prompt_tokens", "cached_tokens": int,
                "uncached_mean": float | null, "hit_rate": float 0..1 | null},
      "tokens_per_s": {"prefill", "decode": float},
@@ -23,22 +27,25 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                             "max_day_bytes": int | null},
                  "counters": {"prompt_tokens", "cached_memory_tokens", "cached_disk_tokens",
                               "blocks_stored", "blocks_written", "bytes_written", "blocks_read",
-                              "bytes_read", "evicted_memory", "evicted_disk", "dropped_writes":
-                              int, "bad": {reason: int}, "dropped": {reason: int}}}],
+                              "bytes_read", "evicted_memory", "evicted_disk", "bytes_evicted",
+                              "dropped_writes": int, "bad": {reason: int},
+                              "dropped": {reason: int}}}],
      "recent": [{"id": str, "time": float, "model", "client", "outcome": str, "prompt_tokens",
                  "cached_memory", "cached_disk", "uncached", "generated": int,
                  "ttft_s": float | null, "miss": "none" | "cold" | "diverged" | "evicted" |
                  "snapshot" | "uncacheable" | "disabled", "part": str | null}]}
 
-"requests" count since the server started; "ttft_s" is of the last thousand or so. A turn is a
-request that left the queue; "uncached_mean" is prompt tokens computed per turn. "recent" are the
+"requests" count since the server started; "ttft_s" is of the last thousand or so, and its "parts"
+are means, which sum to the mean. A turn is a request that left the queue; "uncached_mean" is prompt
+tokens computed per turn. "last_day" are the 24 hours to now, of which the server has run
+"covered_s"; beyond 64 clients in a quarter of an hour they count as "other". "recent" are the
 last 20 requests that are over, the newest first, without any text; "part" is where a prompt left
 what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are bytes
 on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how long the
 weights took to load, "warm_up_s" the steps before the model was ready.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from omlx.engine.request import EngineSnapshot
@@ -62,6 +69,8 @@ class ServerView:
     uptime_s: float
     address: str
     is_draining: bool
+    machine_memory: Mapping[str, int] | None = None
+    last_day: Mapping[str, object] | None = None
 
 
 def status(
@@ -69,6 +78,8 @@ def status(
     totals: Totals,
     models: Iterable[ModelView],
     recent: Sequence[dict[str, object]] = (),
+    *,
+    ttft_parts_s: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """The status object, of plain values only."""
     models = list(models)
@@ -82,7 +93,11 @@ def status(
             "failed": totals.failed,
             "aborted": totals.aborted,
         },
-        "ttft_s": {"p50": totals.ttft_p50_s, "p95": totals.ttft_p95_s},
+        "ttft_s": {
+            "p50": totals.ttft_p50_s,
+            "p95": totals.ttft_p95_s,
+            "parts": dict(ttft_parts_s or {}),
+        },
         "turns": _turns(totals),
         "tokens_per_s": {
             "prefill": sum(one.prefill_tokens_per_s for one in snapshots),

@@ -67,6 +67,7 @@ async def serve(
         sockets = await Sockets.start(app, listener, tls)
         idle_tasks: list[asyncio.Task[None]] = []
         resting = asyncio.create_task(give_back_at_rest(c_library_trim()), name="rest")
+        sampling = asyncio.create_task(service.sample(), name="sample")
         try:
             context.pool.start_all(service.hub.listener)
             service.warm_up()
@@ -75,6 +76,7 @@ async def serve(
             await stopper.wait()
         finally:
             resting.cancel()
+            sampling.cancel()
             for task in idle_tasks:
                 task.cancel()
             await _end(service, sockets, stopper)

@@ -20,7 +20,9 @@ from omlx.server.errors import busy, unavailable
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
+from omlx.server.lastday import SAMPLE_S, LastDayFigures
 from omlx.server.ledger import Said
+from omlx.server.machinememory import machine_memory
 from omlx.server.metrics import EngineView, Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
@@ -42,6 +44,7 @@ class Service:
         self.context = context
         self.hub = hub
         self.metrics = Metrics(self.engines)
+        self._day = LastDayFigures(context.clock)
         self.address = ""
         self.is_draining = False
         self._is_closed = False
@@ -130,7 +133,7 @@ class Service:
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self.metrics.admitted, self._closed, self._answered),
+            watchers=Watchers(self._opened, self._admitted, self._closed, self._answered),
         )
 
     def engines(self) -> list[EngineView]:
@@ -159,17 +162,32 @@ class Service:
     def status(self) -> dict[str, object]:
         """The status object of `admin`; for any thread."""
         pool, now = self.context.pool, self.context.clock()
+        engines = self.engines()
         views = [
             admin.ModelView(
                 engine,
                 self.window(entry),
                 pool.get(entry.id).error() or pool.refusal(entry.id) or None,
             )
-            for entry, engine in zip(pool.models(), self.engines(), strict=True)
+            for entry, engine in zip(pool.models(), engines, strict=True)
         ]
-        uptime_s = now - self._started
-        server = admin.ServerView(__version__, uptime_s, self.address, self.is_draining)
-        return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
+        self._day.sample(engines)
+        server = admin.ServerView(
+            __version__,
+            now - self._started,
+            self.address,
+            self.is_draining,
+            machine_memory=machine_memory(),
+            last_day=self._day.last_day(),
+        )
+        recent, parts = self._recorder.recent(), self._day.ttft_parts_s()
+        return admin.status(server, self.metrics.totals(), views, recent, ttft_parts_s=parts)
+
+    async def sample(self) -> None:
+        """Note now and then what the engines did, for ever."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self._day.sample(self.engines())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
         """A word for the whole server, ready with one model that can be asked, and each one's."""
@@ -205,6 +223,10 @@ class Service:
         self.metrics.opened(course)
         self.on_open()
 
+    def _admitted(self, course: Course) -> None:
+        self.metrics.admitted(course)
+        self._day.admitted(course)
+
     def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
         """Have the ledger know an answer before a prompt that holds it can be looked at."""
         self.on_answer(prepared, said, salt)
@@ -218,6 +240,7 @@ class Service:
         self._active[course.model_id] -= 1
         self.running.pop(id(course), None)
         self.metrics.closed(course)
+        self._day.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
 
