@@ -54,10 +54,21 @@ class CacheLines:
 class CachePicture:
     """A picture that fills the terminal; the first status opens it."""
 
-    def __init__(self, console: "Console | None" = None) -> None:
+    def __init__(
+        self,
+        console: "Console | None" = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        from omlx.cli.view.store import Flows
+        from omlx.cli.view.trend import Trends
+
+        self._clock = clock
+        self._flows = Flows()
+        self._trends = Trends()
         self._console = console or Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
 
@@ -66,7 +77,13 @@ class CachePicture:
         from omlx.cli.view.recent import render_cache
 
         self._live.start()
-        picture = render_cache(read_status(status), width=self._console.width)
+        read = read_status(status)
+        picture = render_cache(
+            read,
+            width=self._console.width,
+            flow=self._flows.add(read, self._clock()),
+            trend=self._trends.add(read.recent),
+        )
         self._live.update(picture, refresh=True)
 
     def close(self) -> None:

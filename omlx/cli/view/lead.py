@@ -21,6 +21,7 @@ WRITTEN_GOOD_BYTES, WRITTEN_WATCH_BYTES = 100 * 10**9, 330 * 10**9
 # Of the disk tier's budget. Beyond the whole, what is stored today is gone tomorrow.
 EVICTED_GOOD, EVICTED_WATCH = 0.25, 1.0
 
+_MAX_PIECES = 5
 _LEAST_PART = 0.01  # of the whole; smaller parts are not named
 
 
@@ -69,7 +70,10 @@ class Figure:
     @property
     def text(self) -> str:
         """All of it on one line, without the label."""
-        whole = ", ".join(map(str, self.pieces))
+        shown = [*map(str, self.pieces[:_MAX_PIECES])]
+        if len(self.pieces) > _MAX_PIECES:
+            shown.append(f"{len(self.pieces) - _MAX_PIECES} more")
+        whole = ", ".join(shown)
         return f"{whole} ({self.note})" if self.note else whole
 
 
@@ -118,12 +122,12 @@ def lead_json(status: Status) -> dict[str, object]:
 
 def _uncached(status: Status) -> Figure:
     pieces = [
-        Piece(f"{one.client or 'no name'} {one.mean:,.0f}", _of_client(one))
+        Piece(f"{one.client or 'unnamed'} {one.mean:,.0f}", _of_client(one))
         for one in _worst_first(status.last_day.clients)
     ]
     if not pieces:
         pieces = [Piece("no turns yet")]
-    return Figure("uncached_per_turn", "uncached per turn", tuple(pieces))
+    return Figure("uncached_per_turn", "uncached/turn", tuple(pieces))
 
 
 def _worst_first(clients: Sequence[ClientTurns]) -> list[ClientTurns]:
@@ -166,7 +170,7 @@ def _disk(status: Status) -> Figure:
         Piece(f"{format_size(day.written_bytes)} written", written),
         Piece(f"{format_size(day.evicted_bytes)} evicted", evicted),
     )
-    return Figure("disk_day", "disk per day", pieces, note=f"in {format_duration(day.covered_s)}")
+    return Figure("disk_day", "disk/day", pieces, note=f"in {format_duration(day.covered_s)}")
 
 
 def _word(verdict: Verdict | None) -> str | None:

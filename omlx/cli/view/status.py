@@ -112,6 +112,7 @@ class RecentRequest:
     cached_memory: int
     cached_disk: int
     uncached: int
+    generated: int
     ttft_s: float | None
     miss: str
     part: str
@@ -295,6 +296,7 @@ def _recent(item: Mapping[str, object]) -> RecentRequest:
         cached_memory=int_of(item, "cached_memory"),
         cached_disk=int_of(item, "cached_disk"),
         uncached=int_of(item, "uncached"),
+        generated=int_of(item, "generated"),
         ttft_s=number_of(item, "ttft_s"),
         miss=text_of(item, "miss"),
         part=text_of(item, "part"),
