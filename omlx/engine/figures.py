@@ -54,6 +54,7 @@ def figures_of(prefix: PrefixCache, tiers: Tiers, *, max_day_bytes: int | None) 
             blocks_read=done.blocks_read,
             bytes_read=done.bytes_read,
             evicted_disk=done.evicted,
+            bytes_evicted=done.evicted_bytes,
             dropped_writes=done.dropped_writes + tiers.writeback.num_lost,
             dropped={
                 **{reason.value: count for reason, count in done.dropped.items()},

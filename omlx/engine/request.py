@@ -248,7 +248,8 @@ class SnapshotUsage:
 class CacheCounters:
     """Counts since the engine started; tokens are prompt tokens, `bad` and `dropped` by reason.
 
-    `dropped` are blocks that were not written, `dropped_writes` all of them.
+    `dropped` are blocks that were not written, `dropped_writes` all of them. `bytes_evicted` are
+    those of the files in `evicted_disk`.
     """
 
     prompt_tokens: int = 0
@@ -261,6 +262,7 @@ class CacheCounters:
     bytes_read: int = 0
     evicted_memory: int = 0
     evicted_disk: int = 0
+    bytes_evicted: int = 0
     dropped_writes: int = 0
     bad: dict[str, int] = field(default_factory=dict[str, int])
     dropped: dict[str, int] = field(default_factory=dict[str, int])
@@ -311,7 +313,10 @@ class StartFigures:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """The latest figures of an engine, at most a second old while it works."""
+    """The latest figures of an engine, at most a second old while it works.
+
+    `life` is another text after each start of the engine: counters begin again then.
+    """
 
     waiting: int = 0
     loading: int = 0
@@ -331,6 +336,7 @@ class EngineSnapshot:
     snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)
     writes: WriteUsage = field(default_factory=WriteUsage)
     counters: CacheCounters = field(default_factory=CacheCounters)
+    life: str = ""
 
 
 class Engine(Protocol):

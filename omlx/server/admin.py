@@ -42,7 +42,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from omlx.engine.request import EngineSnapshot
-from omlx.server.metrics import EngineView, Totals
+from omlx.server.figures import EngineView, Totals
 
 
 @dataclass(frozen=True, slots=True)

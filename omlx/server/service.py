@@ -17,11 +17,12 @@ from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
 from omlx.server.errors import busy, unavailable
+from omlx.server.figures import EngineView
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
 from omlx.server.ledger import Said
-from omlx.server.metrics import EngineView, Metrics
+from omlx.server.metrics import Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
 from omlx.server.session import Caller, Course, Session, Watchers
@@ -130,7 +131,13 @@ class Service:
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self.metrics.admitted, self._closed, self._answered),
+            watchers=Watchers(
+                self._opened,
+                self.metrics.admitted,
+                self._closed,
+                self._answered,
+                self.metrics.gap,
+            ),
         )
 
     def engines(self) -> list[EngineView]:
