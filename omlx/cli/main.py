@@ -22,6 +22,9 @@ COMMANDS = {
     "restart": LazyCommand("omlx.cli.restart:restart", "Restart a server, in the background."),
     "status": LazyCommand("omlx.cli.status:status", "Show the servers that run."),
     "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
+    "usage": LazyCommand(
+        "omlx.cli.usage:usage", "Show what was served, by model, client and API key."
+    ),
     "launch": LazyCommand("omlx.cli.launch:launch", "Start a coding agent on a local model."),
     "model": LazyCommand(
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."

@@ -16,6 +16,7 @@ from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
+from omlx.server.diskmeter import DiskMeter
 from omlx.server.errors import busy, unavailable
 from omlx.server.figures import EngineView
 from omlx.server.generation import Dialect
@@ -42,7 +43,8 @@ class Service:
     def __init__(self, context: ServerContext, hub: Hub) -> None:
         self.context = context
         self.hub = hub
-        self.metrics = Metrics(self.engines)
+        self.metrics = Metrics(self.engines, lambda: self._recorder.num_lost)
+        self._disk = DiskMeter()
         self.address = ""
         self.is_draining = False
         self._is_closed = False
@@ -191,6 +193,14 @@ class Service:
             for engine in engines
         ]
         return "stopping" if self.is_draining else _word(engines), models
+
+    def count_disk(self) -> None:
+        """Note what engines have written and evicted since the last call (mutates)."""
+        moved = self._disk.take(self.engines())
+        for model_id, tally in moved.items():
+            self.metrics.moved(model_id, tally.written_bytes, tally.evicted_bytes)
+        if moved:
+            self._recorder.moved(moved)
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""

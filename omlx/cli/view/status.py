@@ -126,6 +126,7 @@ def read_status(answer: Mapping[str, object]) -> Status:
 
 def _model(item: Mapping[str, object]) -> ModelStatus:
     speed, counters = _map(item, "tokens_per_s"), _map(item, "counters")
+    tokens = _tokens(item)
     bad = _map(counters, "bad")
     return ModelStatus(
         id=_text(item, "id"),
@@ -140,11 +141,21 @@ def _model(item: Mapping[str, object]) -> ModelStatus:
         decode_tokens_per_s=_number(speed, "decode") or 0.0,
         memory=_tier(item, "memory"),
         disk=_tier(item, "disk"),
-        prompt_tokens=_int(counters, "prompt_tokens"),
-        cached_memory_tokens=_int(counters, "cached_memory_tokens"),
-        cached_disk_tokens=_int(counters, "cached_disk_tokens"),
+        prompt_tokens=tokens[0],
+        cached_memory_tokens=tokens[1],
+        cached_disk_tokens=tokens[2],
         bad={reason: _int(bad, reason) for reason in bad if _int(bad, reason)},
     )
+
+
+def _tokens(item: Mapping[str, object]) -> tuple[int, int, int]:
+    """Prompt tokens, and those from memory and disk; of its engine where a server says no more."""
+    found, names = _map(item, "tokens"), ("prompt", "cached_memory", "cached_disk")
+    if not found:
+        found = _map(item, "counters")
+        names = ("prompt_tokens", "cached_memory_tokens", "cached_disk_tokens")
+    prompt, memory, disk = (_int(found, name) for name in names)
+    return prompt, memory, disk
 
 
 def _recent(item: Mapping[str, object]) -> RecentRequest:
