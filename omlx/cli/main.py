@@ -25,6 +25,9 @@ COMMANDS = {
         "omlx.cli.top:top", "Watch a running server: requests, tiers, hits and engines."
     ),
     "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
+    "usage": LazyCommand(
+        "omlx.cli.usage:usage", "Show what was served, by model, client and API key."
+    ),
     "launch": LazyCommand("omlx.cli.launch:launch", "Start a coding agent on a local model."),
     "model": LazyCommand(
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."

@@ -94,3 +94,8 @@ def _check(launched: "Launched", resolved: "Resolved") -> None:
             "the server has an API key that came by a flag or variable, and is not kept",
             hint="set OMLX_SERVER_API_KEY, or put it into config.toml",
         )
+    if "--metrics-key" in launched.withheld and resolved.settings.server.metrics_key is None:
+        raise OmlxError(
+            "the server has a key for /metrics that came by a flag or variable, and is not kept",
+            hint="set OMLX_SERVER_METRICS_KEY, or put it into config.toml",
+        )

@@ -109,6 +109,7 @@ class Assembly:
         self.grammars.close()
         if self.disk is not None:
             self.disk.close(max(0.0, deadline - time.monotonic()))
+        self.loop.report()  # what was written last
         self.batch.close()
 
 

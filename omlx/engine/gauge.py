@@ -3,6 +3,7 @@
 Knows nothing about who reads them.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -52,6 +53,7 @@ class Gauge:
         self._cache_note = cache_note
         self._clock = clock
         self._pulse = pulse
+        self._life = secrets.token_hex(4)
         self._next_at = 0.0
         self._start = StartFigures()
         self._finished = self._failed = self._generated = self._preemptions = 0
@@ -104,6 +106,10 @@ class Gauge:
         if now < self._next_at:
             return
         self._next_at = now + _INTERVAL_S
+        self.publish(scheduler)
+
+    def publish(self, scheduler: Scheduler) -> None:
+        """Publish the figures as they are now."""
         cache = self._cache_figures()
         self._publish(
             EngineSnapshot(
@@ -130,6 +136,7 @@ class Gauge:
                     cached_memory_tokens=self._from_memory,
                     cached_disk_tokens=self._from_disk,
                 ),
+                life=self._life,
             )
         )
 

@@ -313,7 +313,10 @@ class StartFigures:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """The latest figures of an engine, at most a second old while it works."""
+    """The latest figures of an engine, at most a second old while it works.
+
+    `life` is another text after each start of the engine: counters begin again then.
+    """
 
     waiting: int = 0
     loading: int = 0
@@ -333,6 +336,7 @@ class EngineSnapshot:
     snapshots: SnapshotUsage = field(default_factory=SnapshotUsage)
     writes: WriteUsage = field(default_factory=WriteUsage)
     counters: CacheCounters = field(default_factory=CacheCounters)
+    life: str = ""
 
 
 class Engine(Protocol):

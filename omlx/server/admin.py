@@ -21,6 +21,8 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "waiting", "loading", "prefilling", "decoding": int,
                  "finished_requests", "failed_requests", "generated_tokens", "preemptions": int,
                  "tokens_per_s": {"prefill", "decode": float},
+                 "tokens": {"turns", "prompt", "cached_memory", "cached_disk", "computed",
+                            "generated": int},
                  "memory": {"blocks", "bytes", "budget_bytes": int}, "disk": the same,
                  "snapshots": {"memory", "disk": the same},
                  "writes": {"dirty_bytes", "queued_bytes", "max_queued_bytes", "today_bytes": int,
@@ -38,9 +40,10 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
 "requests" count since the server started; "ttft_s" is of the last thousand or so, and its "parts"
 are means, which sum to the mean. A turn is a request that left the queue; "uncached_mean" is prompt
 tokens computed per turn. "last_day" are the 24 hours to now, of which the server has run
-"covered_s"; beyond 64 clients in a quarter of an hour they count as "other". "recent" are the
-last 20 requests that are over, the newest first, without any text; "part" is where a prompt left
-what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are bytes
+"covered_s"; those beyond 64 clients count as "other". "tokens" of a model
+are those of its requests that are over, "counters" its engine's own, since that started. "recent"
+are the last 20 requests that are over, the newest first, without any text; "part" is where a prompt
+left what was stored. "memory" and "disk" count snapshots of recurrent layers; "writes" are bytes
 on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how long the
 weights took to load, "warm_up_s" the steps before the model was ready.
 """
@@ -49,7 +52,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from omlx.engine.request import EngineSnapshot
-from omlx.server.metrics import EngineView, Totals
+from omlx.server.figures import EngineView, TokenTotals, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def status(
             "prefill": sum(one.prefill_tokens_per_s for one in snapshots),
             "decode": sum(one.decode_tokens_per_s for one in snapshots),
         },
-        "models": [_model(model) for model in models],
+        "models": [_model(model, totals) for model in models],
         "recent": list(recent),
     }
 
@@ -119,8 +122,9 @@ def _turns(totals: Totals) -> dict[str, object]:
     }
 
 
-def _model(model: ModelView) -> dict[str, object]:
+def _model(model: ModelView, totals: Totals) -> dict[str, object]:
     figures: EngineSnapshot = model.engine.snapshot
+    tokens = totals.tokens.get(model.engine.model_id, TokenTotals())
     return {
         "id": model.engine.model_id,
         "state": model.engine.state.value,
@@ -146,6 +150,7 @@ def _model(model: ModelView) -> dict[str, object]:
             "prefill": figures.prefill_tokens_per_s,
             "decode": figures.decode_tokens_per_s,
         },
+        "tokens": asdict(tokens),
         "memory_use": asdict(figures.memory_use),
         "memory": asdict(figures.memory),
         "disk": asdict(figures.disk),

@@ -252,7 +252,10 @@ class _Routes:
 
     async def metrics(self, request: Request) -> HTTPResponse:
         """GET /metrics."""
-        return raw(self._service.metrics.exposition(), content_type=metrics.CONTENT_TYPE)
+        self._service.count_disk()
+        # On another thread, as many series take longer than the time between two tokens.
+        shown = await asyncio.to_thread(self._service.metrics.exposition)
+        return raw(shown, content_type=metrics.CONTENT_TYPE)
 
     async def root(self, request: Request) -> HTTPResponse:
         """HEAD /, by which some clients see whether anyone is there."""

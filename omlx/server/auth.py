@@ -3,6 +3,9 @@
 Knows nothing about models or bodies; each check needs headers only and comes before any work.
 """
 
+import hashlib
+import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Never
@@ -24,6 +27,7 @@ class Need(Enum):
     NOTHING = "nothing"
     INFERENCE = "inference"
     KEY = "key"
+    METRICS = "metrics"
     ADMIN = "admin"
 
 
@@ -31,6 +35,8 @@ def need_of(path: str) -> Need:
     """What the routes below a path ask for."""
     if path in ("/", "/health"):  # whether the server is there, whether it is ready
         return Need.NOTHING
+    if path == "/metrics":
+        return Need.METRICS
     if path.startswith("/v1/"):
         return Need.INFERENCE
     return Need.ADMIN if path.startswith("/admin") else Need.KEY
@@ -51,6 +57,7 @@ class Grant:
 
 
 ANYONE = Grant(identity="(anyone)")
+_SCRAPER = Grant(identity="(metrics)")
 _OWNER = Grant(scope=Scope.ADMIN)
 
 
@@ -72,6 +79,11 @@ def check_access(settings: Server, keys: KeyRing) -> None:
     if settings.api_key is not None and not settings.api_key.strip():
         raise ServerError(
             "The API key is empty", hint="set OMLX_SERVER_API_KEY to a key, or leave it out"
+        )
+    if settings.metrics_key is not None and not settings.metrics_key.strip():
+        raise ServerError(
+            "server.metrics_key is empty",
+            hint="set OMLX_SERVER_METRICS_KEY to a key, or leave it out",
         )
     check_origins(settings.allowed_hosts, settings.cors_origins)
     if is_local(settings):
@@ -111,9 +123,13 @@ class Guard:
     def grant(self, headers: Headers, need: Need) -> Grant:
         """What the keys that were sent open, if that is enough."""
         self._keys.refresh()
-        if self._is_open:
+        sent = _sent(headers)
+        if need is Need.METRICS and self._is_metrics_key(sent):
+            return _SCRAPER
+        # A key of its own is asked for though nothing else needs one.
+        if self._is_open and not (need is Need.METRICS and self._wants_metrics_key):
             return _OWNER
-        found = self._keys.find(_sent(headers))
+        found = self._keys.find(sent)
         if found is None:
             if need is Need.INFERENCE and self._settings.allow_unauthenticated_inference:
                 return ANYONE
@@ -140,10 +156,27 @@ class Guard:
         return True
 
     @property
+    def _wants_metrics_key(self) -> bool:
+        is_skipped = self._settings.skip_api_key_verification
+        return self._settings.metrics_key is not None and not is_skipped
+
+    def _is_metrics_key(self, sent: Sequence[bytes]) -> bool:
+        """Whether the key of /metrics was sent; each that was is compared, in the same time."""
+        if self._settings.metrics_key is None:
+            return False
+        key = self._settings.metrics_key.strip().encode("utf-8", "surrogateescape")
+        return any([hmac.compare_digest(_hashed(one), _hashed(key)) for one in sent])
+
+    @property
     def _is_open(self) -> bool:
         """Whether nobody is asked for a key."""
         is_unlocked = self._settings.skip_api_key_verification or not self._keys.has_any
         return self._is_local and is_unlocked
+
+
+def _hashed(key: bytes) -> bytes:
+    """Of one length, so that comparing says nothing of it."""
+    return hashlib.sha256(key).digest()
 
 
 def _sent(headers: Headers) -> list[bytes]:

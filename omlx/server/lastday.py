@@ -4,16 +4,15 @@ Knows nothing about who shows them. Any thread may use it.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
-from omlx.engine.request import CacheCounters
-from omlx.server.metrics import EngineView
 from omlx.server.session import Course
 from omlx.stats import LastDay, Recent
 from omlx.storage.entry import TtftParts
 
-_WRITTEN, _EVICTED = "written", "evicted"
-SAMPLE_S = 5.0  # what an engine did after its last sample and before its end is not counted
+
+_MAX_CLIENTS = 64
 
 
 class LastDayFigures:
@@ -24,7 +23,6 @@ class LastDayFigures:
         self._lock = threading.Lock()
         self._clients = LastDay(clock())
         self._disk = LastDay(clock())
-        self._before: dict[str, CacheCounters] = {}
         self._parts: dict[str, Recent] = {}
 
     def admitted(self, course: Course) -> None:
@@ -45,19 +43,10 @@ class LastDayFigures:
             with self._lock:
                 self._add_parts(course.parts)
 
-    def sample(self, engines: Iterable[EngineView]) -> None:
-        """Add what engines wrote and evicted since the last call (mutates)."""
+    def moved(self, written_bytes: int, evicted_bytes: int) -> None:
+        """Engines wrote and evicted so much on disk (mutates)."""
         with self._lock:
-            for engine in engines:
-                counters = engine.snapshot.counters
-                before = self._before.get(engine.model_id, CacheCounters())
-                self._before[engine.model_id] = counters
-                if _is_anew(counters, before):
-                    before = CacheCounters()
-                written = counters.bytes_written - before.bytes_written
-                evicted = counters.bytes_evicted - before.bytes_evicted
-                if written or evicted:
-                    self._disk.add(self._clock(), "", **{_WRITTEN: written, _EVICTED: evicted})
+            self._disk.add(self._clock(), "", written=written_bytes, evicted=evicted_bytes)
 
     def last_day(self) -> dict[str, object]:
         """The clients with most turns first, and the bytes; plain values."""
@@ -65,11 +54,11 @@ class LastDayFigures:
         with self._lock:
             clients, disk = self._clients.sums(now), self._disk.sums(now).get("", {})
             covered_s = self._disk.covered_s(now)
-        ranked = sorted(clients.items(), key=lambda item: (-item[1]["turns"], item[0]))
+        ranked = _most(clients)
         return {
             "covered_s": covered_s,
-            "written_bytes": disk.get(_WRITTEN, 0),
-            "evicted_bytes": disk.get(_EVICTED, 0),
+            "written_bytes": disk.get("written", 0),
+            "evicted_bytes": disk.get("evicted", 0),
             "clients": [
                 {
                     "client": name,
@@ -92,10 +81,12 @@ class LastDayFigures:
             self._parts.setdefault(name, Recent()).add(seconds)
 
 
-def _is_anew(counters: CacheCounters, before: CacheCounters) -> bool:
-    """Whether a new process counts, which does so from 0."""
-    return (
-        counters.blocks_stored < before.blocks_stored
-        or counters.bytes_written < before.bytes_written
-        or counters.bytes_evicted < before.bytes_evicted
-    )
+def _most(clients: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
+    """Those with most turns first; what there is beyond a limit is one more."""
+    ranked = sorted(clients.items(), key=lambda item: (-item[1]["turns"], item[0]))
+    shown, rest = ranked[:_MAX_CLIENTS], ranked[_MAX_CLIENTS:]
+    if rest:
+        named = dict(shown)
+        other = named.pop(LastDay.OTHER, Counter())
+        shown = [*named.items(), (LastDay.OTHER, sum((one for _, one in rest), other))]
+    return shown

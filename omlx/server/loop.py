@@ -32,6 +32,7 @@ _SANIC_LOGGERS = ("sanic.root", "sanic.error", "sanic.server", "sanic.access")
 # The part of the drain limit that requests may use; the rest is for writing the cache.
 _REQUESTS_SHARE = 0.5
 _LEAST_FLUSH_S = 1.0
+_COUNT_DISK_S = 2.0
 _HURRIED_EXIT_CODE = 130
 
 
@@ -67,7 +68,8 @@ async def serve(
         sockets = await Sockets.start(app, listener, tls)
         idle_tasks: list[asyncio.Task[None]] = []
         resting = asyncio.create_task(give_back_at_rest(c_library_trim()), name="rest")
-        sampling = asyncio.create_task(service.sample(), name="sample")
+        counting = asyncio.create_task(_count_disk(service), name="disk")
+        counting.add_done_callback(_log_failure)
         try:
             context.pool.start_all(service.hub.listener)
             service.warm_up()
@@ -76,10 +78,11 @@ async def serve(
             await stopper.wait()
         finally:
             resting.cancel()
-            sampling.cancel()
+            counting.cancel()
             for task in idle_tasks:
                 task.cancel()
             await _end(service, sockets, stopper)
+            service.count_disk()  # what the engines wrote at their end
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
 
 
@@ -121,10 +124,19 @@ def _start_idle_work(
     return tasks
 
 
+async def _count_disk(service: Service) -> None:
+    """Note what engines have written and evicted, now and then."""
+    while True:
+        await asyncio.sleep(_COUNT_DISK_S)
+        service.count_disk()
+
+
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        _log.error("nothing more is done while no request is there", exc_info=error)
+        _log.error(
+            "the task %r has ended, and what it does is left", task.get_name(), exc_info=error
+        )
 
 
 async def _end(service: Service, sockets: Sockets, stopper: "_Stopper") -> None:

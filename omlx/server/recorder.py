@@ -15,6 +15,7 @@ from omlx.engine.request import Trail
 from omlx.server.session import Caller, Course
 from omlx.storage.entry import JournalEntry, MissReason, PartKind
 from omlx.storage.journal import Journal
+from omlx.storage.tally import DiskTally
 
 _log = logging.getLogger("omlx.server")
 _NUM_RECENT = 20
@@ -51,6 +52,8 @@ class Recorder:
         self._recent: deque[JournalEntry] = deque(maxlen=_NUM_RECENT)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-journal")
         self._room = threading.Semaphore(_MAX_WAITING)
+        self._num_dropped = 0
+        self._moved: dict[str, DiskTally] = {}  # what is still to be kept; the thread's own
         self._is_closed = False
 
     def record(self, course: Course) -> None:
@@ -58,9 +61,21 @@ class Recorder:
         entry = self._entry(course)
         journal = None if self._is_closed else self._journal
         if journal is None or not self._room.acquire(blocking=False):
+            self._num_dropped += self._journal is not None
             self._recent.append(entry)
             return
         self._thread.submit(self._keep, journal, entry).add_done_callback(_log_failure)
+
+    def moved(self, moved: Mapping[str, DiskTally]) -> None:
+        """Note what engines have written and evicted on disk, by model (mutates)."""
+        if self._journal is not None and not self._is_closed:
+            keeping = self._thread.submit(self._keep_moved, self._journal, moved)
+            keeping.add_done_callback(_log_failure)
+
+    @property
+    def num_lost(self) -> int:
+        """How many requests the journal lacks since the start; for any thread."""
+        return self._num_dropped + (self._journal.num_lost if self._journal else 0)
 
     def recent(self) -> list[dict[str, object]]:
         """The last requests, the newest first, without any text; for any thread."""
@@ -79,6 +94,13 @@ class Recorder:
             self._recent.append(journal.add(entry))
         finally:
             self._room.release()
+
+    def _keep_moved(self, journal: Journal, moved: Mapping[str, DiskTally]) -> None:
+        """Keep it with what could not be kept before."""
+        for model, tally in moved.items():
+            self._moved[model] = self._moved.get(model, DiskTally()) + tally
+        if self._moved and journal.add_disk(self._moved):
+            self._moved = {}
 
     def _entry(self, course: Course) -> JournalEntry:
         now, wall = self._clock(), self._wall()
@@ -103,13 +125,15 @@ class Recorder:
             blocks=trail.blocks if trail else (),
             rest=trail.rest if trail else None,
             shared=trail.shared if trail else 0,
-            computed=course.usage.cached + course.prefilled,
+            computed=course.usage.cached + course.computed,
             nearest=trail.nearest if trail else None,
             snapshot=course.usage.cached if trail and trail.needs_snapshot else None,
             salt=course.caller.salt,
             spans=course.spans,
             changes=course.changes,
             text=course.prompt,
+            key=course.caller.key,
+            is_admitted=course.admitted is not None,
         )
 
 

@@ -16,14 +16,16 @@ from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import ModelText, ServerContext
+from omlx.server.diskmeter import DiskMeter
 from omlx.server.errors import busy, unavailable
+from omlx.server.figures import EngineView
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
-from omlx.server.lastday import SAMPLE_S, LastDayFigures
+from omlx.server.lastday import LastDayFigures
 from omlx.server.ledger import Said
 from omlx.server.machinememory import machine_memory
-from omlx.server.metrics import EngineView, Metrics
+from omlx.server.metrics import Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
 from omlx.server.session import Caller, Course, Session, Watchers
@@ -43,7 +45,8 @@ class Service:
     def __init__(self, context: ServerContext, hub: Hub) -> None:
         self.context = context
         self.hub = hub
-        self.metrics = Metrics(self.engines)
+        self.metrics = Metrics(self.engines, lambda: self._recorder.num_lost)
+        self._disk = DiskMeter()
         self._day = LastDayFigures(context.clock)
         self.address = ""
         self.is_draining = False
@@ -133,7 +136,13 @@ class Service:
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(self._opened, self._admitted, self._closed, self._answered),
+            watchers=Watchers(
+                self._opened,
+                self._admitted,
+                self._closed,
+                self._answered,
+                self.metrics.gap,
+            ),
         )
 
     def engines(self) -> list[EngineView]:
@@ -162,16 +171,14 @@ class Service:
     def status(self) -> dict[str, object]:
         """The status object of `admin`; for any thread."""
         pool, now = self.context.pool, self.context.clock()
-        engines = self.engines()
         views = [
             admin.ModelView(
                 engine,
                 self.window(entry),
                 pool.get(entry.id).error() or pool.refusal(entry.id) or None,
             )
-            for entry, engine in zip(pool.models(), engines, strict=True)
+            for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
-        self._day.sample(engines)
         server = admin.ServerView(
             __version__,
             now - self._started,
@@ -182,12 +189,6 @@ class Service:
         )
         recent, parts = self._recorder.recent(), self._day.ttft_parts_s()
         return admin.status(server, self.metrics.totals(), views, recent, ttft_parts_s=parts)
-
-    async def sample(self) -> None:
-        """Note now and then what the engines did, for ever."""
-        while True:
-            await asyncio.sleep(SAMPLE_S)
-            self._day.sample(self.engines())
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
         """A word for the whole server, ready with one model that can be asked, and each one's."""
@@ -202,6 +203,15 @@ class Service:
             for engine in engines
         ]
         return "stopping" if self.is_draining else _word(engines), models
+
+    def count_disk(self) -> None:
+        """Note what engines have written and evicted since the last call (mutates)."""
+        moved = self._disk.take(self.engines())
+        for model_id, tally in moved.items():
+            self.metrics.moved(model_id, tally.written_bytes, tally.evicted_bytes)
+            self._day.moved(tally.written_bytes, tally.evicted_bytes)
+        if moved:
+            self._recorder.moved(moved)
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""

@@ -88,6 +88,7 @@ class Course:
     was_ready: bool = True
     admitted: float | None = None
     first_token: float | None = None
+    last_token: float | None = None
     ended: float | None = None
     # "stop", "length" and "repetition" are answers; "aborted" and "failed" are not.
     outcome: str = "aborted"
@@ -97,6 +98,12 @@ class Course:
         """The token counts as far as they are known."""
         cached = self.cached_memory + self.cached_disk
         return Usage(self.prompt_tokens, cached, self.generated, self.reasoning)
+
+    @property
+    def computed(self) -> int:
+        """Uncached prompt tokens that were computed: all of them once there is a token."""
+        uncached = self.prompt_tokens - self.cached_memory - self.cached_disk
+        return uncached if self.first_token is not None else min(self.prefilled, uncached)
 
     @property
     def parts(self) -> TtftParts | None:
@@ -122,6 +129,10 @@ def _nothing(prepared: Prepared, said: Said, salt: str) -> None:
     """Where nobody asks for answers."""
 
 
+def _no_gap(course: Course, seconds: float) -> None:
+    """Where nobody asks for the time between tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watchers:
     """Who is told of a request's course."""
@@ -131,6 +142,8 @@ class Watchers:
     on_close: Callable[[Course], None]
     # Of an answer with its tokens, before its end is told, and the salt; also of one given up.
     on_answer: Callable[[Prepared, Said, str], None] = _nothing
+    # Of a token, with the seconds since the one before.
+    on_gap: Callable[[Course, float], None] = _no_gap
 
 
 class Session:
@@ -266,8 +279,7 @@ class Session:
                 assert_never(event)
 
     def _take_token(self, token: Token, pieces: list[Piece]) -> None:
-        if self.course.first_token is None:
-            self.course.first_token = self._clock()
+        self._time_token()
         self._tokens.append(token.token)
         pieces += self._transcript.add(token)
         self._counted()
@@ -280,6 +292,14 @@ class Session:
             self._end(FinishReason.STOP, pieces)
         elif self._has_thought_enough():
             self._close_thinking(pieces)
+
+    def _time_token(self) -> None:
+        now, last = self._clock(), self.course.last_token
+        self.course.last_token = now
+        if last is None:
+            self.course.first_token = now
+        else:
+            self._watchers.on_gap(self.course, now - last)
 
     def _has_thought_enough(self) -> bool:
         budget = self._prepared.thinking_budget

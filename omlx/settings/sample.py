@@ -15,6 +15,7 @@ _EXAMPLES = {
     "engine.ttl": '"15m"',
     "models.max_loaded": "2",
     "server.api_key": '"choose-one"',
+    "server.metrics_key": '"choose-another"',
     "server.default_model": '"SmolLM2-135M-Instruct"',
     "server.allowed_hosts": '["gpu.lan"]',
     "server.cors_origins": '["https://app.example"]',

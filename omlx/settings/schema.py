@@ -123,6 +123,16 @@ class Cache:
             unit=Unit.SIZE,
         ),
     ] = None
+    disk_endurance: Annotated[
+        int,
+        Option(
+            "Bytes that the disk may be written with in its life, as its maker says (TBW); only "
+            "omlx usage reckons with it.",
+            flag="--disk-endurance",
+            unit=Unit.SIZE,
+            low=1_000_000_000,
+        ),
+    ] = 600_000_000_000_000
     min_free: Annotated[
         int,
         Option(

@@ -26,6 +26,14 @@ class Server:
             secret=True,
         ),
     ] = field(default=None, repr=False)
+    metrics_key: Annotated[
+        str | None,
+        Option(
+            "Key that opens /metrics and nothing else, beside the API keys; /metrics then always "
+            "needs one.",
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
     default_model: Annotated[
         str | None, Option("Model that answers requests for an unknown model id.")
     ] = None

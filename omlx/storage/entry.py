@@ -93,7 +93,8 @@ class JournalEntry:
     tokens whose state was there at the end. `snapshot` is the token after which the snapshot was
     taken that a model with recurrent layers went on from, None for another model. `text` is None
     unless the user wants it kept. The first block is named after the root and `salt`. `changes`
-    counts by kind what was done to the prompt before the template saw it.
+    counts by kind what was done to the prompt before the template saw it. `key` is the name of the
+    API key. One that is not `is_admitted` never left the queue.
     """
 
     request_id: str
@@ -122,6 +123,8 @@ class JournalEntry:
     text: str | None = None
     salt: str = ""
     changes: Mapping[str, int] = field(default_factory=dict[str, int])
+    key: str = ""
+    is_admitted: bool = True
 
     @property
     def cached(self) -> int:

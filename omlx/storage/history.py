@@ -20,6 +20,23 @@ _PREFIXES = ("req_", "chatcmpl-", "msg_")
 _MAX_LIKE = 200
 
 
+@contextmanager
+def reading(path: Path) -> Generator[sqlite3.Connection]:
+    """A journal to read from; StoreError says why it can't be."""
+    if not path.exists():
+        hint = "a server keeps one unless journal.enabled is false"
+        raise StoreError(f"there is no journal at {path}", hint=hint)
+    uri = f"file:{quote(str(path))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S)) as db:
+            db.row_factory = sqlite3.Row
+            if version_of(db) > len(MIGRATIONS):
+                raise StoreError(f"the journal {path} is of a newer version of omlx")
+            yield db
+    except sqlite3.Error as error:
+        raise StoreError(f"the journal {path} can't be read: {error}") from None
+
+
 class History:
     """The rows of a journal; StoreError says why it can't be read."""
 
@@ -50,24 +67,9 @@ class History:
         return self._read("WHERE model = ? ORDER BY id DESC LIMIT ?", model, num_rows)
 
     def _read(self, where: str, *values: object) -> list[JournalEntry]:
-        with self._opened() as db:
+        with reading(self._path) as db:
             rows = db.execute(f"SELECT * FROM requests {where}", values)
             return [_entry(row) for row in rows]
-
-    @contextmanager
-    def _opened(self) -> Generator[sqlite3.Connection]:
-        if not self._path.exists():
-            hint = "a server keeps one unless journal.enabled is false"
-            raise StoreError(f"there is no journal at {self._path}", hint=hint)
-        uri = f"file:{quote(str(self._path))}?mode=ro"
-        try:
-            with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S)) as db:
-                db.row_factory = sqlite3.Row
-                if version_of(db) > len(MIGRATIONS):
-                    raise StoreError(f"the journal {self._path} is of a newer version of omlx")
-                yield db
-        except sqlite3.Error as error:
-            raise StoreError(f"the journal {self._path} can't be read: {error}") from None
 
 
 def _entry(row: sqlite3.Row) -> JournalEntry:
@@ -99,6 +101,8 @@ def _entry(row: sqlite3.Row) -> JournalEntry:
         changes=changes_from(row["changes"] if "changes" in row.keys() else ""),  # noqa: SIM118
         spans=spans_from(row["spans"]),
         text=row["text"],
+        key=row["key_name"] if "key_name" in row.keys() else "",  # noqa: SIM118
+        is_admitted=bool(row["admitted"]) if "admitted" in row.keys() else True,  # noqa: SIM118
     )
 
 

@@ -1,17 +1,19 @@
 """The journal: one row of figures for each request, in a sqlite file that may fail at any time.
 
-Knows nothing about servers. A journal that can't be written is said once and never raises.
+Each row is added to the totals of its day, too, in one transaction; they outlive it. Knows nothing
+about servers. A journal that can't be written is said once and never raises.
 """
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from omlx.storage.database import opened, transaction
 from omlx.storage.entry import JournalEntry, MissReason, changes_text, spans_text
+from omlx.storage.tally import TABLES, DiskTally, add_disk, add_request, day_of
 
 _log = logging.getLogger("omlx.storage")
 _LOCK_TIMEOUT_S = 1.0
@@ -39,6 +41,12 @@ MIGRATIONS = (
     "ALTER TABLE requests ADD COLUMN snapshot INTEGER;",
     "ALTER TABLE requests ADD COLUMN salt TEXT NOT NULL DEFAULT '';",
     "ALTER TABLE requests ADD COLUMN changes TEXT NOT NULL DEFAULT '';",
+    """
+    ALTER TABLE requests ADD COLUMN key_name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN admitted INTEGER NOT NULL DEFAULT 1;
+    UPDATE requests SET admitted = (root <> '' OR ttft_s IS NOT NULL);
+    """
+    + TABLES,
 )
 
 
@@ -78,6 +86,20 @@ class Journal:
         self.num_lost += 1
         return entry
 
+    def add_disk(self, moved: Mapping[str, DiskTally]) -> bool:
+        """Add bytes on disk by model to the totals of today; False if they could not be."""
+        if self._is_off:
+            return False
+        try:
+            db, day = self._opened(), day_of(self._clock())
+            with transaction(db):
+                for model, tally in moved.items():
+                    add_disk(db, day, model, tally)
+        except (sqlite3.Error, OSError) as error:
+            self._fail(error)
+            return False
+        return True
+
     def close(self) -> None:
         """Let go of the file."""
         if self._db is not None:
@@ -98,6 +120,7 @@ class Journal:
         with transaction(db):
             db.execute(f"INSERT INTO requests ({names}) VALUES ({marks})", list(row.values()))
             db.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", computed)
+            add_request(db, entry, max_bytes=self._max_bytes)
 
     def _shrink(self, db: sqlite3.Connection) -> None:
         """Drop rows that are too old, and the oldest where there are too many bytes."""
@@ -222,6 +245,8 @@ def _columns(entry: JournalEntry) -> dict[str, object]:
         "nearest": entry.nearest,
         "snapshot": entry.snapshot,
         "salt": entry.salt,
+        "key_name": entry.key,
+        "admitted": entry.is_admitted,
         "changes": changes_text(entry.changes),
         "spans": spans_text(entry.spans),
         # Half an emoji, which Python can hold and sqlite can't.

@@ -231,6 +231,7 @@ def _last_day(item: Mapping[str, object]) -> LastDay:
 
 def _model(item: Mapping[str, object]) -> ModelStatus:
     speed, counters = map_of(item, "tokens_per_s"), map_of(item, "counters")
+    prompt, from_memory, from_disk = _tokens(item)
     bad = map_of(counters, "bad")
     return ModelStatus(
         id=text_of(item, "id"),
@@ -245,9 +246,9 @@ def _model(item: Mapping[str, object]) -> ModelStatus:
         decode_tokens_per_s=number_of(speed, "decode") or 0.0,
         memory=_tier(item, "memory"),
         disk=_tier(item, "disk"),
-        prompt_tokens=int_of(counters, "prompt_tokens"),
-        cached_memory_tokens=int_of(counters, "cached_memory_tokens"),
-        cached_disk_tokens=int_of(counters, "cached_disk_tokens"),
+        prompt_tokens=prompt,
+        cached_memory_tokens=from_memory,
+        cached_disk_tokens=from_disk,
         bad={harmless(reason): int_of(bad, reason) for reason in bad if int_of(bad, reason)},
         moves=_moves(counters),
         writes=Writes(
@@ -283,6 +284,16 @@ def _process(item: Mapping[str, object]) -> Process:
         limit_bytes=int_of(use, "limit_bytes"),
         is_stalled=item.get("is_stalled") is True,
     )
+
+
+def _tokens(item: Mapping[str, object]) -> tuple[int, int, int]:
+    """Prompt tokens, and those from memory and disk; of its engine where a server says no more."""
+    found, names = map_of(item, "tokens"), ("prompt", "cached_memory", "cached_disk")
+    if not found:
+        found = map_of(item, "counters")
+        names = ("prompt_tokens", "cached_memory_tokens", "cached_disk_tokens")
+    prompt, memory, disk = (int_of(found, name) for name in names)
+    return prompt, memory, disk
 
 
 def _recent(item: Mapping[str, object]) -> RecentRequest:
