@@ -205,8 +205,8 @@ def follow(
 
     source = _source(resolved, port)
     first = source.latest()
-    is_picture = not (as_json or is_once) and _is_screen()
-    _print_what_can_be()
+    is_picture = not (as_json or is_once) and is_screen()
+    print_what_can_be()
     if interval_s is None:
         interval_s = INTERVAL_S if is_picture else LINE_INTERVAL_S
     with Keyboard() as keyboard:
@@ -222,7 +222,7 @@ def follow(
 def show_all(source: Source, view: View, *, wait: Wait, interval_s: float) -> None:
     """Show what a source says at an interval, until `wait` returns a key that ends it."""
     reason = ""
-    while not set(wait(interval_s)) & set(_ENDS):
+    while not is_end(wait(interval_s)):
         try:
             told = source.latest()
         except OmlxError as error:
@@ -253,13 +253,18 @@ def _source(resolved: "Resolved", port: int | None) -> Source:
     return Source(find, ask)
 
 
-def _print_what_can_be() -> None:
+def is_end(keys: str | None) -> bool:
+    """Whether one of the keys says that it is enough."""
+    return not set(_ENDS).isdisjoint(keys or "")
+
+
+def print_what_can_be() -> None:
     """Have a terminal that lacks a character show another one instead."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
-def _is_screen() -> bool:
+def is_screen() -> bool:
     """Whether stdout is a terminal that can be drawn on."""
     from rich.console import Console
 

@@ -11,7 +11,6 @@ from omlx.server.session import Course
 from omlx.stats import LastDay, Recent
 from omlx.storage.entry import TtftParts
 
-
 _MAX_CLIENTS = 64
 
 
