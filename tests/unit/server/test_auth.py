@@ -380,6 +380,47 @@ def test_what_routes_need(path, need):
     assert need_of(path) is need
 
 
+def asks(guard, *headers, need):
+    return status(guard, LOCAL, *headers, need=need, method="GET")
+
+
+@pytest.mark.parametrize("api_key", [None, "secret"])
+def test_metrics_may_have_a_key_of_their_own(api_key):
+    guard = guard_of("127.0.0.1", api_key, metrics_key=" scrape ")
+    bearer = ("authorization", "Bearer scrape")
+    assert asks(guard, need=Need.METRICS) == 401
+    assert asks(guard, ("x-api-key", "wrong"), need=Need.METRICS) == 401
+    assert asks(guard, bearer, need=Need.METRICS) == 200
+    assert asks(guard, ("x-api-key", "scrape"), need=Need.METRICS) == 200
+    if api_key is None:  # all else is open as before
+        assert asks(guard, need=Need.ADMIN) == 200
+        return
+    assert asks(guard, ("x-api-key", api_key), need=Need.METRICS) == 200
+    for need in (Need.INFERENCE, Need.KEY, Need.ADMIN):
+        assert asks(guard, bearer, need=need) == 401
+
+
+def test_metrics_need_the_key_when_there_is_one(path):
+    assert asks(guard_of("127.0.0.1"), need=Need.METRICS) == 200
+    guard = guard_of("127.0.0.1", "secret")
+    assert asks(guard, need=Need.METRICS) == 401
+    assert asks(guard, ("x-api-key", "secret"), need=Need.METRICS) == 200
+    open_to_all = guard_of("0.0.0.0", "secret", allow_unauthenticated_inference=True)
+    assert status(open_to_all, LAN, need=Need.METRICS, method="GET") == 401
+    skipped = guard_of("127.0.0.1", "s", metrics_key="m", skip_api_key_verification=True)
+    assert asks(skipped, need=Need.METRICS) == 200
+    (sent,) = keep(path, "one")
+    assert asks(guard_of("127.0.0.1", path=path), ("x-api-key", sent), need=Need.METRICS) == 200
+
+
+def test_a_key_of_metrics_opens_no_address():
+    with pytest.raises(ServerError, match="needs an API key"):
+        check("0.0.0.0", metrics_key="m")
+    with pytest.raises(ServerError, match=r"server\.metrics_key is empty") as caught:
+        check("127.0.0.1", metrics_key=" ")
+    assert "OMLX_SERVER_METRICS_KEY" in caught.value.hint
+
+
 # ---- names and pages
 
 

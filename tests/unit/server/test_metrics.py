@@ -1,6 +1,9 @@
+import itertools
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import (
     CacheCounters,
     EngineSnapshot,
@@ -13,8 +16,10 @@ from omlx.engine.request import (
     WriteUsage,
 )
 from omlx.server import admin
-from omlx.server.metrics import EngineView, Metrics
-from omlx.server.session import Course
+from omlx.server.figures import EngineView, TokenTotals
+from omlx.server.labels import OTHER
+from omlx.server.metrics import Metrics
+from omlx.server.session import Caller, Course
 
 SNAPSHOT = EngineSnapshot(
     waiting=1,
@@ -42,13 +47,13 @@ SNAPSHOT = EngineSnapshot(
 ENGINES = [EngineView("m", EngineState.READY, SNAPSHOT)]
 
 
-def course(**fields):
-    return Course("r", "m", arrived=10.0, prompt_tokens=100, **fields)
+def course(*, model="m", **fields):
+    return Course("r", model, arrived=10.0, prompt_tokens=100, **fields)
 
 
-def play(metrics, *, admitted=True, **fields):
+def play(metrics, *, admitted=True, model="m", who=None, **fields):
     """One request from beginning to end."""
-    one = course()
+    one = course(model=model, caller=who or Caller())
     metrics.opened(one)
     if admitted:
         one.cached_memory, one.cached_disk, one.admitted = 60, 20, 11.0
@@ -124,6 +129,102 @@ def test_snapshots_and_writes_in_the_exposition():
     assert ("omlx_cache_max_write_per_day_bytes", "m") not in samples(Metrics(lambda: without))
 
 
+def test_tokens_by_where_they_came_from():
+    metrics = Metrics(lambda: ENGINES)
+    play(metrics, who=Caller(client="codex", key="laptop"))
+    play(metrics, admitted=False, outcome="aborted")
+    given_up = course(caller=Caller(client="codex"), admitted=11.0, cached_disk=10, prefilled=30)
+    metrics.opened(given_up)
+    metrics.admitted(given_up)
+    metrics.closed(given_up)
+    found = samples(metrics)
+    for kind, of_all, of_key in (
+        ("cached_memory", 60, 60),
+        ("cached_disk", 30, 20),
+        ("computed", 50, 20),
+        ("generated", 5, 5),
+    ):
+        assert found["omlx_tokens_total", *sorted([kind, "m"])] == of_all
+        assert found["omlx_client_tokens_total", *sorted([kind, "codex"])] == of_all
+        assert found["omlx_key_tokens_total", *sorted([kind, "laptop"])] == of_key
+    assert found["omlx_turn_uncached_tokens_count", "codex"] == 2
+    assert found["omlx_turn_uncached_tokens_sum", "codex"] == 20 + 90
+    assert found["omlx_cache_hit_rate", "m"] == pytest.approx(90 / 200)
+    assert metrics.totals().tokens == {"m": TokenTotals(2, 200, 60, 30, 50, 5)}
+
+
+def test_time_between_tokens_losses_and_bytes_on_disk():
+    lost = itertools.count(3)
+    metrics = Metrics(lambda: ENGINES, lambda: next(lost))
+    metrics.gap(course(), 0.02)
+    metrics.gap(course(), 0.04)
+    metrics.moved("m", 1000, 10)
+    metrics.moved("m", 500, 0)
+    found = samples(metrics)
+    assert found["omlx_itl_seconds_count", "m"] == 2
+    assert found["omlx_itl_seconds_sum", "m"] == pytest.approx(0.06)
+    assert found["omlx_disk_written_bytes_total", "m"] == 1500
+    assert found["omlx_disk_evicted_bytes_total", "m"] == 10
+    assert found[("omlx_journal_lost_rows_total",)] == 3
+    assert found[("omlx_server_resident_bytes",)] > 1e6
+
+
+HOSTILE = ("", "other", "a\nb", 'x" y="', "\x1b[2J", "back\\slash", "\udcff", "{}", "😀" * 99)
+
+
+def test_the_number_of_series_is_bounded():
+    """1,000 models, clients and keys that differ, hostile ones among them."""
+    names = [f"{HOSTILE[i % len(HOSTILE)]}{i}" for i in range(1000)]
+    counters = CacheCounters(bad={"checksum": 1}, dropped={"no_room": 1})
+    snapshot = EngineSnapshot(counters=counters)
+    engines = [EngineView(name, EngineState.READY, snapshot) for name in names]
+    metrics = Metrics(lambda: engines)
+
+    def ask(some):
+        for name in some:
+            play(metrics, model=name, who=Caller(client=name, key=name))
+            metrics.gap(course(model=name), 0.01)
+            metrics.changed(name, {"tool_order": 1})
+            metrics.rerendered(name, "done", 5)
+            metrics.moved(name, 1, 1)
+
+    ask(names[:200])
+    before = samples(metrics)
+    ask(names)
+    found = samples(metrics)
+    assert found.keys() == before.keys()
+    assert len(found) < 15_000
+    requests = {labels: v for (name, *labels), v in found.items() if name == "omlx_requests_total"
+                for labels in [tuple(labels)]}  # fmt: skip
+    assert len(requests) == 33 and sum(requests.values()) == 1200
+    assert found["omlx_client_tokens_total", "generated", OTHER] == 5 * (1200 - 2 * 32)
+    assert found["omlx_key_tokens_total", "generated", OTHER] == 5 * (1200 - 2 * 64)
+    assert found["omlx_engine_ready", OTHER] == 1000 - 32
+    assert found["omlx_cache_bad_files_total", "checksum", OTHER] == 1000 - 32
+
+
+def test_models_that_nobody_asks_for_take_no_names():
+    idle = [EngineView(f"idle{i}", EngineState.UNLOADED, EngineSnapshot()) for i in range(100)]
+    metrics = Metrics(lambda: [*idle, EngineView("busy", EngineState.READY, SNAPSHOT)])
+    found = samples(metrics)
+    assert found["omlx_engine_ready", "busy"] == 1
+    assert found["omlx_engine_ready", OTHER] == 0
+    assert len([key for key in found if key[0] == "omlx_engine_ready"]) == 2
+    few = samples(Metrics(lambda: idle[:3]))
+    assert found.keys() != few.keys() and few["omlx_engine_ready", "idle2"] == 0
+
+
+def test_figures_of_models_beyond_the_limit_are_one():
+    engines = [
+        EngineView(f"m{i}", EngineState.READY, SNAPSHOT, EngineHealth(last_step_age_s=float(i)))
+        for i in range(40)
+    ]
+    found = samples(Metrics(lambda: engines))
+    assert found["omlx_engine_last_step_age_seconds", OTHER] == 39
+    assert found["omlx_cache_bytes", "disk", OTHER] == 8 * 900
+    assert found["omlx_engine_start_seconds", "load", OTHER] == 1.5
+
+
 def test_the_parts_of_ttft_are_those_of_the_course():
     metrics = Metrics(lambda: ENGINES)
     one = course(submitted=10.5, admitted=11.0, first_token=18.0, ended=19.0, outcome="stop")
@@ -191,6 +292,14 @@ def test_status_of_a_server_at_work():
     assert (model["load_s"], model["warm_up_s"], model["weight_bytes"]) == (1.5, 2.5, 1000)
     assert (model["waiting"], model["prefilling"], model["decoding"]) == (1, 2, 3)
     assert model["memory"] == {"blocks": 5, "bytes": 600, "budget_bytes": 7000}
+    assert model["tokens"] == {
+        "turns": 2,
+        "prompt": 200,
+        "cached_memory": 120,
+        "cached_disk": 40,
+        "computed": 40,
+        "generated": 10,
+    }
     assert model["counters"]["bad"] == {"checksum": 2}
     assert model["counters"]["dropped"] == {"no_room": 10, "queue_full": 5}
     assert model["snapshots"]["disk"] == {"blocks": 2, "bytes": 60, "budget_bytes": 600}

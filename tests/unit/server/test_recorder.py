@@ -14,6 +14,8 @@ from omlx.settings.schema import Cache
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.storage.entry import JournalEntry, MissReason, Part, PartKind, Span
 from omlx.storage.history import History
+from omlx.storage.tally import DiskTally
+from omlx.storage.usage import read_usage
 from tests.fakes.engine import PATIENCE_S, say, silent
 from tests.fakes.server import Plan, running
 
@@ -38,6 +40,9 @@ class Rows:
 
     def __init__(self) -> None:
         self.rows: list[JournalEntry] = []
+        self.moved: list[dict[str, DiskTally]] = []
+        self.is_locked = False
+        self.num_lost = 0
         self.is_closed = False
         self.gate = threading.Event()
         self.gate.set()
@@ -49,6 +54,11 @@ class Rows:
             raise self.error
         self.rows.append(entry)
         return entry
+
+    def add_disk(self, moved: dict[str, DiskTally]) -> bool:
+        if not self.is_locked:
+            self.moved.append(dict(moved))
+        return not self.is_locked
 
     def close(self) -> None:
         self.is_closed = True
@@ -193,7 +203,30 @@ def test_a_journal_that_hangs_holds_nobody_up() -> None:
     for i in range(1002):
         keeper.record(course(request_id=f"r{i}"))
     assert [one["id"] for one in keeper.recent()] == ["r1001", "r1000"]
+    rows.num_lost = 3
+    assert keeper.num_lost == 2 + 3
     rows.gate.set()
+    keeper.close()
+
+
+def test_bytes_that_could_not_be_kept_are_kept_with_the_next() -> None:
+    rows = Rows()
+    keeper = recorder(rows)
+    rows.is_locked = True
+    keeper.moved({"m": DiskTally(5, 1)})
+    keeper._thread.submit(lambda: None).result(PATIENCE_S)  # the thread is past it
+    rows.is_locked = False
+    keeper.moved({"m": DiskTally(2, 0), "n": DiskTally(1, 0)})
+    keeper.moved({})
+    keeper.close()
+    keeper.moved({"m": DiskTally(9, 9)})
+    assert rows.moved == [{"m": DiskTally(7, 1), "n": DiskTally(1, 0)}]
+
+
+def test_a_recorder_without_a_journal_loses_nothing() -> None:
+    keeper = recorder()
+    keeper.moved({"m": DiskTally(5, 1)})
+    assert keeper.num_lost == 0
     keeper.close()
 
 
@@ -291,6 +324,9 @@ def test_an_aborted_request_leaves_a_row(tmp_path: Path) -> None:
     last = History(tmp_path / "j").last()
     assert last is not None
     assert (last.outcome, last.parts, last.miss) == ("aborted", None, MissReason.NONE)
+    assert not last.is_admitted
+    whole = read_usage(tmp_path / "j", "").whole
+    assert (whole.requests, whole.turns, whole.prompt_tokens) == (1, 0, 0)
 
 
 def test_a_server_without_a_cache_says_so(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Setup:
         self.now = 0.0
         self.told: list[tuple[str, Course]] = []
         self.said: list[tuple[Said, str]] = []
+        self.gaps: list[float] = []
         prepared = Prepared(
             Generation("fake", [], stop=tuple(stop)),
             "fake",
@@ -53,6 +54,7 @@ class Setup:
                 lambda course: self.told.append(("admit", course)),
                 lambda course: self.told.append(("close", course)),
                 lambda prepared, said, salt: self.said.append((said, salt)),
+                lambda course, seconds: self.gaps.append(seconds),
             ),
         )
 
@@ -245,6 +247,32 @@ def test_events_after_the_end_are_dropped():
         await asyncio.sleep(0)
 
     run(test)
+
+
+def test_gaps_are_the_times_between_tokens():
+    async def test():
+        setup = Setup()
+        with setup.session as session:
+            setup.admit(1, 0)
+            for now, text in ((2.0, "a"), (2.5, "bc"), (4.0, "d")):
+                setup.now = now
+                setup.say(text)
+                await session.next(5)
+            assert setup.gaps == [0.5, 0.0, 1.5]
+            assert (session.course.first_token, session.course.computed) == (2.0, 3)
+            setup.finish()
+            await setup.rest()
+
+    run(test)
+
+
+def test_a_prompt_that_is_given_up_counts_as_far_as_it_came():
+    course = Course("r", "m", arrived=0.0, prompt_tokens=100, cached_memory=40, prefilled=10)
+    assert course.computed == 10
+    course.prefilled = 90  # after a preemption it may have computed some of it again
+    assert course.computed == 60
+    course.prefilled, course.first_token = 10, 1.0
+    assert course.computed == 60
 
 
 def test_watchers_are_told_of_the_course_with_its_times():

@@ -49,6 +49,7 @@ ENTRY = JournalEntry(
     snapshot=300,
     changes={"attribution": 1, "tool_order": 3},
     salt="ab",
+    key="laptop",
     spans=(Span(Part(PartKind.SYSTEM, 0), 1, 5),),
 )
 
@@ -78,7 +79,10 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
 def test_a_row_comes_back_as_it_was(shelf: Shelf) -> None:
     assert shelf.journal.add(ENTRY) == ENTRY
     assert shelf.history.last() == ENTRY
-    bare = JournalEntry(request_id="b", time=1_000_000.0, ended=1.0, model="m", outcome="aborted")
+    bare = JournalEntry(
+        request_id="b", time=1_000_000.0, ended=1.0, model="m", outcome="aborted",
+        is_admitted=False,
+    )  # fmt: skip
     shelf.journal.add(bare)
     assert shelf.history.last() == bare
 
@@ -137,9 +141,13 @@ def test_a_file_of_an_older_version_is_read_and_then_brought_up_to_date(shelf: S
         db.execute("ALTER TABLE requests DROP COLUMN snapshot")
         db.execute("ALTER TABLE requests DROP COLUMN salt")
         db.execute("ALTER TABLE requests DROP COLUMN changes")
+        db.execute("ALTER TABLE requests DROP COLUMN key_name")
+        db.execute("ALTER TABLE requests DROP COLUMN admitted")
+        db.execute("DROP TABLE daily")
+        db.execute("DROP TABLE daily_disk")
         db.execute("PRAGMA user_version = 1")
         db.commit()
-    assert shelf.history.last() == replace(ENTRY, snapshot=None, salt="", changes={})
+    assert shelf.history.last() == replace(ENTRY, snapshot=None, salt="", changes={}, key="")
     shelf.journal.add(replace(ENTRY, request_id="next"))
     found = [shelf.history.find(request_id) for request_id in ("abc123", "next")]
     assert [row and row.snapshot for row in found] == [None, 300]
