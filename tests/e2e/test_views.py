@@ -23,7 +23,9 @@ LONG = "one two three four five six seven eight nine ten " * 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models, of which one has a name that a terminal would act on."""
     tiny = models.tiny_served_model(tmp_path_factory.mktemp("models"))
-    (tiny.parent / HOSTILE).symlink_to(tiny)
+    (tiny.parent / HOSTILE).mkdir()
+    for file in tiny.iterdir():
+        (tiny.parent / HOSTILE / file.name).symlink_to(file)
     return tiny.parent
 
 

@@ -263,8 +263,10 @@ def test_status_before_anything_has_happened():
         "uptime_s": 5.0,
         "address": "http://127.0.0.1:8000",
         "is_draining": False,
+        "machine_memory": None,
+        "last_day": None,
         "requests": {"active": 0, "waiting": 0, "finished": 0, "failed": 0, "aborted": 0},
-        "ttft_s": {"p50": None, "p95": None},
+        "ttft_s": {"p50": None, "p95": None, "parts": {}},
         "turns": {
             "count": 0,
             "prompt_tokens": 0,
