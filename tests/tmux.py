@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -103,14 +102,6 @@ class Tmux:
         except AssertionError:
             raise AssertionError(f"it never came:\n{found[0]}") from None
         return found[0]
-
-    def settled(self, quiet_s: float = 0.3) -> str:
-        """The screen once it has not changed for a while."""
-        before, text = "", self.text()
-        while text != before:
-            time.sleep(quiet_s)
-            before, text = text, self.text()
-        return text
 
     def _run(self, *args: str, check: bool = True) -> str:
         done = self._call(*args)
