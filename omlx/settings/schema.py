@@ -133,6 +133,15 @@ class Cache:
             low=1_000_000_000,
         ),
     ] = 600_000_000_000_000
+    max_disk_rate: Annotated[
+        int,
+        Option(
+            "Most bytes that the disk tier reads and writes in a second, for each model; 0 is no "
+            "limit.",
+            flag="--cache-max-disk-rate",
+            unit=Unit.SIZE,
+        ),
+    ] = 0
     min_free: Annotated[
         int,
         Option(
