@@ -5,6 +5,10 @@ What they show is compared with what the server says at the same time.
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.acceptance.conftest import Figure
-from tests.live import REPOSITORY, Live, chat, command, wait_until
+from tests.live import REPOSITORY, Live, chat, command, run_omlx, wait_until
 from tests.tmux import Tmux
 
 SCREENS = REPOSITORY / "docs" / "bench" / "screens"
@@ -127,3 +131,81 @@ def test_the_store_at_work(live: Live, demo: Path, home: Path, figure: Figure, w
             )
         )
     figure(f"{width} columns: {cached:,} tokens seen as hits, {moves['blocks_written']} written")
+
+
+def bench(demo: Path) -> list[str]:
+    """A bench that takes seconds."""
+    return [
+        "bench", "throughput", "--model-dir", str(demo.parent), "--model", demo.name,
+        "--tokens", "256,1k", "--decode", "16", "--rounds", "2",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of such a bench."""
+    folder = tmp_path_factory.mktemp("page")
+    done = run_omlx(*bench(demo), "--html", str(folder / "page.html"), home=folder, timeout_s=600)
+    assert done.returncode == 0, done.stderr
+    return folder / "page.html"
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_bench(demo: Path, tmp_path: Path, figure: Figure, width: int) -> None:
+    """A bench's progress, and its tables."""
+    with Tmux(home=tmp_path, width=width, height=60) as terminal:
+        terminal.wait(lambda text: text.startswith("$"))
+        terminal.type(f"clear; omlx {shlex.join(bench(demo))}; echo code=$?")
+        terminal.wait(lambda text: re.search(r"[━╸]", text) is not None)
+        text = terminal.wait(lambda text: re.search(r"^code=", text, re.M) is not None, 600)
+    assert "code=0" in text, text
+    shown = text[text.index("omlx bench throughput  ") : text.index("code=0")]
+    keep("bench", width, shown)
+    assert "prefill" in shown and "decode" in shown and "TTFT" in shown
+    figure(f"{width} columns: {shown.count(chr(10))} lines")
+
+
+@pytest.mark.parametrize(("name", "number", "back"), [
+    ("dark", 0, (0x15, 0x18, 0x1C)), ("light", 1, (0xFF, 0xFF, 0xFF)),
+])  # fmt: skip
+def test_the_page_in_chromium(
+    page: Path, tmp_path: Path, figure: Figure, name: str, number: int, back: tuple[int, ...]
+) -> None:
+    """As a browser draws it, on a dark and on a light desktop."""
+    picture = SCREENS / f"bench-page-{name}.png"
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium is not None, "Chromium is needed: apt-get install chromium"
+    options = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1000,1600",
+        f"--blink-settings=preferredColorScheme={number}", "--enable-logging=stderr",
+    )  # fmt: skip
+    shot = _run(chromium, *options, f"--screenshot={picture}", page.as_uri())
+    assert "CONSOLE" not in shot.stderr, shot.stderr
+    data = picture.read_bytes()
+    assert _corner(data) == back
+    blank = tmp_path / "blank.html"
+    blank.write_text("<body style='background: #eee'>")
+    _run(chromium, *options, f"--screenshot={tmp_path / 'blank.png'}", blank.as_uri())
+    assert len(data) > 4 * (tmp_path / "blank.png").stat().st_size, "hardly anything is drawn"
+    dom = _run(chromium, *options, "--dump-dom", page.as_uri()).stdout
+    assert "<h1>omlx bench throughput" in dom and "<svg" in dom and "<script" not in dom
+    figure(f"{name}: {len(data):,} bytes of picture, {dom.count('<svg')} charts")
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def _corner(png: bytes) -> tuple[int, ...]:
+    """The colour of the first pixel, which no filter changes."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    packed, at = b"", 8
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4], "big")
+        if png[at + 4 : at + 8] == b"IDAT":
+            packed += png[at + 8 : at + 8 + size]
+        at += size + 12
+    return tuple(zlib.decompressobj().decompress(packed, 4)[1:4])
