@@ -21,6 +21,9 @@ COMMANDS = {
     "stop": LazyCommand("omlx.cli.stop:stop", "Stop a server, in the background or not."),
     "restart": LazyCommand("omlx.cli.restart:restart", "Restart a server, in the background."),
     "status": LazyCommand("omlx.cli.status:status", "Show the servers that run."),
+    "top": LazyCommand(
+        "omlx.cli.top:top", "Watch a running server: requests, tiers, hits and engines."
+    ),
     "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
     "usage": LazyCommand(
         "omlx.cli.usage:usage", "Show what was served, by model, client and API key."

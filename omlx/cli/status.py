@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,18 +16,20 @@ from omlx.cli.running import state_dir
 from omlx.errors import ServerError, SettingsError
 
 if TYPE_CHECKING:
+    from omlx.cli.view.status import Status
     from omlx.client import RunningServer
     from omlx.launch.background import Found
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A server and what it says of itself; `models` is None where it does not tell."""
+    """A server and what it says of itself; `models` and `told` are None where it does not tell."""
 
     server: "RunningServer"
     word: str
     models: Sequence[Mapping[str, object]] | None
     problem: str = ""
+    told: "Status | None" = None
 
 
 @click.command(cls=SettingsCommand)
@@ -37,6 +39,8 @@ class View:
 def status(ctx: click.Context, *, as_json: bool, **given: object) -> int:
     """Show the servers that run.
 
+    Of each one the three figures that tell how well it does, over the last 24 hours: uncached
+    tokens per turn by client, TTFT with the means of its parts, disk bytes written and evicted.
     Also those that were started with omlx serve, and state files of servers that are gone. The
     exit code is 0 if a server runs, else 1.
     """
@@ -62,20 +66,31 @@ def _key(ctx: click.Context, given: Mapping[str, object]) -> str | None:
 
 
 def _view(server: "RunningServer", key: str | None) -> View:
+    from omlx.cli.view.plain import maps_of, text_of
     from omlx.client import ask_health
 
     try:
         health = ask_health(server, api_key=key)
     except ServerError as error:
         return View(server, "no answer", None, error.message)
-    models = health.get("models")
-    return View(
-        server,
-        str(health.get("status") or "unknown"),
-        [cast(Mapping[str, object], one) for one in cast(list[object], models)
-         if isinstance(one, dict)]
-        if isinstance(models, list) else None,
-    )  # fmt: skip
+    word = text_of(health, "status") or "unknown"
+    if not isinstance(health.get("models"), list):
+        return View(server, word, None)
+    return View(server, word, maps_of(health, "models"), told=_told(server, key))
+
+
+def _told(server: "RunningServer", key: str | None) -> "Status | None":
+    """The figures of a server, where it tells them to this key."""
+    from omlx.cli.view.status import read_status
+    from omlx.client import get_json
+
+    try:
+        answer = get_json(
+            server.address, "/admin/api/status", api_key=key, certificate=server.certificate
+        )
+    except ServerError:
+        return None
+    return read_status(answer)
 
 
 def _lines(views: Sequence[View], found: "Found") -> list[str]:
@@ -88,6 +103,8 @@ def _lines(views: Sequence[View], found: "Found") -> list[str]:
 
 
 def _server_lines(view: View) -> list[str]:
+    from omlx.cli.view.lead import lead_text
+    from omlx.cli.view.text import columns
     from omlx.units import format_duration
 
     server, uptime_s = view.server, _uptime_s(view.server)
@@ -98,16 +115,20 @@ def _server_lines(view: View) -> list[str]:
         which = "" if server.port is None else f" --port {server.port}"
         lines.append(f"  another version is installed; omlx restart{which} takes it")
     lines.append(f"  {_models(view)}")
+    if view.told is not None:
+        lines += columns(lead_text(view.told), indent="  ").splitlines()
     lines.append(f"  log: {server.log_path or 'stderr of the process'}")
     return lines
 
 
 def _models(view: View) -> str:
+    from omlx.cli.view.plain import text_of
+
     if view.problem:
         return view.problem
     if view.models is None:
         return "models: told only to those with an API key (OMLX_SERVER_API_KEY)"
-    loaded = [str(one.get("id")) for one in view.models if one.get("state") == "ready"]
+    loaded = [text_of(one, "id") for one in view.models if one.get("state") == "ready"]
     others = len(view.models) - len(loaded)
     return f"loaded: {', '.join(loaded) or 'none'}; not loaded: {others}"
 
@@ -123,6 +144,8 @@ def _uptime_s(server: "RunningServer") -> float | None:
 
 
 def _object(views: Sequence[View], found: "Found") -> dict[str, object]:
+    from omlx.cli.view.lead import lead_json
+
     return {
         "servers": [
             {
@@ -135,6 +158,7 @@ def _object(views: Sequence[View], found: "Found") -> dict[str, object]:
                 "models": None
                 if view.models is None
                 else [{"id": one.get("id"), "state": one.get("state")} for one in view.models],
+                "lead": None if view.told is None else lead_json(view.told),
                 "log": None if view.server.log_path is None else str(view.server.log_path),
             }
             for view in views

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from omlx.cli.following import is_end, is_screen, print_what_can_be
 from omlx.cli.live import LINE_INTERVAL_S, LIVE_INTERVAL_S
 from omlx.cli.options import say, warn
 from omlx.cli.view.status import read_status
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from omlx.settings.build import Resolved
 
 Status = Mapping[str, object]
+Pause = Callable[[float], str | None]
 
 
 class View(Protocol):
@@ -54,10 +56,21 @@ class CacheLines:
 class CachePicture:
     """A picture that fills the terminal; the first status opens it."""
 
-    def __init__(self, console: "Console | None" = None) -> None:
+    def __init__(
+        self,
+        console: "Console | None" = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        from omlx.cli.view.store import Flows
+        from omlx.cli.view.trend import Trends
+
+        self._clock = clock
+        self._flows = Flows()
+        self._trends = Trends()
         self._console = console or Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
 
@@ -66,7 +79,13 @@ class CachePicture:
         from omlx.cli.view.recent import render_cache
 
         self._live.start()
-        picture = render_cache(read_status(status), width=self._console.width)
+        read = read_status(status)
+        picture = render_cache(
+            read,
+            width=self._console.width,
+            flow=self._flows.add(read, self._clock()),
+            trend=self._trends.add(read.recent),
+        )
         self._live.update(picture, refresh=True)
 
     def close(self) -> None:
@@ -74,11 +93,13 @@ class CachePicture:
         self._live.stop()
 
 
-def watch_server(
-    resolved: "Resolved", *, as_json: bool, pause: Callable[[float], None] = time.sleep
-) -> None:
-    """Watch the first running server that uses this cache, until Ctrl-C or its end; ServerError."""
+def watch_server(resolved: "Resolved", *, as_json: bool, pause: Pause | None = None) -> None:
+    """Watch the first running server that uses this cache, until q, Ctrl-C or its end; ServerError.
+
+    Without `pause` the keyboard is read between two pictures.
+    """
     from omlx.cli.found import live_servers
+    from omlx.cli.keyboard import Keyboard
     from omlx.client import get_json
 
     servers, problems = live_servers(resolved, resolved.cache_dir)
@@ -91,15 +112,17 @@ def watch_server(
             [f"{len(servers)} servers use this cache; the one at {servers[0][0].address} is shown"]
         )
     server, key = servers[0][0], resolved.settings.server.api_key
-    is_picture = sys.stdout.isatty() and not as_json
-    watch(
-        lambda: get_json(
-            server.address, "/admin/api/status", api_key=key, certificate=server.certificate
-        ),
-        CachePicture() if is_picture else CacheLines(as_json=as_json),
-        interval_s=LIVE_INTERVAL_S if is_picture else LINE_INTERVAL_S,
-        pause=pause,
-    )
+    is_picture = is_screen() and not as_json
+    print_what_can_be()
+    with Keyboard() as keyboard:
+        watch(
+            lambda: get_json(
+                server.address, "/admin/api/status", api_key=key, certificate=server.certificate
+            ),
+            CachePicture() if is_picture else CacheLines(as_json=as_json),
+            interval_s=LIVE_INTERVAL_S if is_picture else LINE_INTERVAL_S,
+            pause=pause or keyboard.wait,
+        )
 
 
 def watch(
@@ -107,12 +130,12 @@ def watch(
     view: View,
     *,
     interval_s: float,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Pause = time.sleep,
 ) -> None:
-    """Show what `fetch` returns, again and again; what it raises ends that."""
+    """Show what `fetch` returns, again and again; what it raises ends that, or a key of `pause`."""
     try:
-        while True:
+        view.show(fetch())
+        while not is_end(pause(interval_s)):
             view.show(fetch())
-            pause(interval_s)
     finally:
         view.close()

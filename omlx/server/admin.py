@@ -3,8 +3,12 @@
 Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, null = not known):
 
     {"version": str, "uptime_s": float, "address": str, "is_draining": bool,
+     "machine_memory": {"total_bytes", "available_bytes": int} | null,
+     "last_day": {"covered_s": float, "written_bytes", "evicted_bytes": int,
+                  "clients": [{"client": str, "turns", "prompt_tokens", "cached_tokens": int,
+                               "uncached_mean": float}]},
      "requests": {"active", "waiting", "finished", "failed", "aborted": int},
-     "ttft_s": {"p50", "p95": float | null},
+     "ttft_s": {"p50", "p95": float | null, "parts": {part: float}},
      "turns": {"count", "prompt_tokens", "cached_tokens": int,
                "uncached_mean": float | null, "hit_rate": float 0..1 | null},
      "tokens_per_s": {"prefill", "decode": float},
@@ -33,16 +37,18 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "ttft_s": float | null, "miss": "none" | "cold" | "diverged" | "evicted" |
                  "snapshot" | "uncacheable" | "disabled", "part": str | null}]}
 
-"requests" count since the server started; "ttft_s" is of the last thousand or so. A turn is a
-request that left the queue; "uncached_mean" is prompt tokens computed per turn. "tokens" of a model
+"requests" count since the server started; "ttft_s" is of the last thousand or so, and its "parts"
+are means, which sum to the mean. A turn is a request that left the queue; "uncached_mean" is prompt
+tokens computed per turn. "last_day" are the 24 hours to now, of which the server has run
+"covered_s"; those beyond 64 clients count as "other". "tokens" of a model
 are those of its requests that are over, "counters" its engine's own, since that started. "recent"
 are the last 20 requests that are over, the newest first, without any text; "part" is where a prompt
-left what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are
-bytes on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how
-long the weights took to load, "warm_up_s" the steps before the model was ready.
+left what was stored. "memory" and "disk" count snapshots of recurrent layers; "writes" are bytes
+on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how long the
+weights took to load, "warm_up_s" the steps before the model was ready.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from omlx.engine.request import EngineSnapshot
@@ -66,6 +72,8 @@ class ServerView:
     uptime_s: float
     address: str
     is_draining: bool
+    machine_memory: Mapping[str, int] | None = None
+    last_day: Mapping[str, object] | None = None
 
 
 def status(
@@ -73,6 +81,8 @@ def status(
     totals: Totals,
     models: Iterable[ModelView],
     recent: Sequence[dict[str, object]] = (),
+    *,
+    ttft_parts_s: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """The status object, of plain values only."""
     models = list(models)
@@ -86,7 +96,11 @@ def status(
             "failed": totals.failed,
             "aborted": totals.aborted,
         },
-        "ttft_s": {"p50": totals.ttft_p50_s, "p95": totals.ttft_p95_s},
+        "ttft_s": {
+            "p50": totals.ttft_p50_s,
+            "p95": totals.ttft_p95_s,
+            "parts": dict(ttft_parts_s or {}),
+        },
         "turns": _turns(totals),
         "tokens_per_s": {
             "prefill": sum(one.prefill_tokens_per_s for one in snapshots),

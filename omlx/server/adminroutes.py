@@ -13,12 +13,16 @@ bytes, null = not known), beside the status, which `admin` describes:
                            "snapshots", "writes", "counters" as in the status}]}
     requests: {"requests": [{"id": str, "model": str, "state": "queued" | "prefill" | "decode",
                            "dialect", "client": str, "tenant": str, "age_s": float,
-                           "prompt_tokens", "cached_tokens", "generated_tokens": int}],
+                           "prompt_tokens", "cached_tokens", "prefilled_tokens": int,
+                           "to_prefill_tokens": int | null, "generated_tokens": int,
+                           "ttft_s", "tokens_per_s": float | null}],
                "recent": as in the status}
     settings: {"settings": {path: {"value": any, "origin": {"kind", "where": str}}}}
 
-"requests" has those that run, the oldest first. "tenant" tells callers apart and says nothing
-else of them; it is another one after a restart. Secrets in the settings are masked.
+"requests" has those that run, the oldest first. "prefilled_tokens" of "to_prefill_tokens" are
+computed, null while it waits; "tokens_per_s" is the mean of the state that it is in, so far.
+"tenant" tells callers apart and says nothing else of them; it is another one after a restart.
+Secrets in the settings are masked.
 """
 
 import hashlib
@@ -138,7 +142,11 @@ class AdminRoutes:
             "age_s": now - course.arrived,
             "prompt_tokens": course.prompt_tokens,
             "cached_tokens": course.usage.cached,
+            "prefilled_tokens": course.prefilled,
+            "to_prefill_tokens": _to_prefill(course),
             "generated_tokens": course.generated,
+            "ttft_s": None if course.first_token is None else course.first_token - course.arrived,
+            "tokens_per_s": _tokens_per_s(course, now),
         }
 
     def _pseudonym(self, tenant: str) -> str:
@@ -154,6 +162,23 @@ def _state(course: Course) -> str:
     if course.admitted is None:
         return "queued"
     return "prefill" if course.first_token is None else "decode"
+
+
+def _to_prefill(course: Course) -> int | None:
+    """How many prompt tokens it has to compute; None while nobody knows."""
+    if course.admitted is None or course.to_prefill is not None:
+        return course.to_prefill
+    return course.prompt_tokens - course.usage.cached
+
+
+def _tokens_per_s(course: Course, now: float) -> float | None:
+    """The mean speed of the state that it is in; None before there is something to count."""
+    if course.first_token is not None:  # that one was there when it began to count
+        number, began = course.generated - 1, course.first_token
+    else:
+        number, began = course.prefilled, course.admitted
+    is_known = number > 0 and began is not None and now > began
+    return number / (now - began) if is_known else None
 
 
 def _value(settings: object, path: str) -> object:

@@ -22,7 +22,9 @@ from omlx.server.figures import EngineView
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
+from omlx.server.lastday import LastDayFigures
 from omlx.server.ledger import Said
+from omlx.server.machinememory import machine_memory
 from omlx.server.metrics import Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
 from omlx.server.recorder import Recorder
@@ -45,6 +47,7 @@ class Service:
         self.hub = hub
         self.metrics = Metrics(self.engines, lambda: self._recorder.num_lost)
         self._disk = DiskMeter()
+        self._day = LastDayFigures(context.clock)
         self.address = ""
         self.is_draining = False
         self._is_closed = False
@@ -135,7 +138,7 @@ class Service:
             clock=self.context.clock,
             watchers=Watchers(
                 self._opened,
-                self.metrics.admitted,
+                self._admitted,
                 self._closed,
                 self._answered,
                 self.metrics.gap,
@@ -176,9 +179,16 @@ class Service:
             )
             for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
-        uptime_s = now - self._started
-        server = admin.ServerView(__version__, uptime_s, self.address, self.is_draining)
-        return admin.status(server, self.metrics.totals(), views, self._recorder.recent())
+        server = admin.ServerView(
+            __version__,
+            now - self._started,
+            self.address,
+            self.is_draining,
+            machine_memory=machine_memory(),
+            last_day=self._day.last_day(),
+        )
+        recent, parts = self._recorder.recent(), self._day.ttft_parts_s()
+        return admin.status(server, self.metrics.totals(), views, recent, ttft_parts_s=parts)
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
         """A word for the whole server, ready with one model that can be asked, and each one's."""
@@ -199,6 +209,7 @@ class Service:
         moved = self._disk.take(self.engines())
         for model_id, tally in moved.items():
             self.metrics.moved(model_id, tally.written_bytes, tally.evicted_bytes)
+            self._day.moved(tally.written_bytes, tally.evicted_bytes)
         if moved:
             self._recorder.moved(moved)
 
@@ -222,6 +233,10 @@ class Service:
         self.metrics.opened(course)
         self.on_open()
 
+    def _admitted(self, course: Course) -> None:
+        self.metrics.admitted(course)
+        self._day.admitted(course)
+
     def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
         """Have the ledger know an answer before a prompt that holds it can be looked at."""
         self.on_answer(prepared, said, salt)
@@ -235,6 +250,7 @@ class Service:
         self._active[course.model_id] -= 1
         self.running.pop(id(course), None)
         self.metrics.closed(course)
+        self._day.closed(course)
         self._recorder.record(course)
         _log.info("%s", _summary(course))
 

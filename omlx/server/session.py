@@ -78,8 +78,9 @@ class Course:
     generated: int = 0
     # Of these, what was no part of the answer.
     reasoning: int = 0
-    # Uncached prompt tokens that were computed.
+    # Uncached prompt tokens that were computed, of so many once the engine has said it.
     prefilled: int = 0
+    to_prefill: int | None = None
     trail: Trail | None = None
     # What the engine says when the first token is there.
     stats: RequestStats | None = None
@@ -262,7 +263,7 @@ class Session:
             case Admitted():
                 pass
             case Prefilled():
-                self.course.prefilled = event.done
+                self.course.prefilled, self.course.to_prefill = event.done, event.total
                 pieces.append(Progress(event.done, event.total))
             case Started():
                 self.course.stats = self.course.stats or event.stats

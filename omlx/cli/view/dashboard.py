@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from omlx.cli.view.drawn import Meter
+from omlx.cli.view.palette import BAD, WATCH, of_state
 from omlx.cli.view.status import ModelStatus, Status, Tier
 from omlx.units import format_duration, format_size
 
 WIDE = 120
 _UNKNOWN = "-"
-_STATE_STYLES = {"ready": "green", "failed": "bold red", "stopped": "dim"}
 
 Row = tuple[str, RenderableType]
 
@@ -36,7 +36,7 @@ def render(status: Status, *, width: int, notes: Sequence[str] = ()) -> Renderab
     else:
         figures = _panel(title, left + right)
     remarks = [
-        Text(f"{model.id}: {text}", style="red" if text == model.error else "yellow")
+        Text(f"{model.id}: {text}", style=BAD if text == model.error else WATCH)
         for model in status.models
         for text in (model.error, model.cache_note)
         if text
@@ -68,7 +68,7 @@ def _title(status: Status) -> Text:
     title.append(f"omlx {status.version}", style="bold")
     title.append(f"  {status.address}  up {format_duration(status.uptime_s)}")
     if status.is_draining:
-        title.append("  draining", style="yellow")
+        title.append("  draining", style=WATCH)
     return title
 
 
@@ -116,9 +116,7 @@ def _cache_rows(status: Status, bar_width: int) -> list[Row]:
 
 
 def _bar(tier: Tier, width: int) -> RenderableType:
-    bar = ProgressBar(
-        total=max(tier.budget_bytes, 1), completed=min(tier.bytes, tier.budget_bytes), width=width
-    )
+    bar = Meter(tier.bytes, tier.budget_bytes, width)
     row = Table.grid(padding=(0, 1))
     row.add_column(width=width)
     row.add_column(no_wrap=True)
@@ -155,7 +153,7 @@ def _models(status: Status, *, is_wide: bool) -> Table:
     for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for model in status.models:
-        state = Text(model.state, style=_STATE_STYLES.get(model.state, "yellow"))
+        state = Text(model.state, style=of_state(model.state))
         table.add_row(Text(model.id), state, *(cell(model) for _, cell in columns))
     return table
 

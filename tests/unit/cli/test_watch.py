@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from omlx.cli.view.recent import cache_line, render_cache
-from omlx.cli.view.status import read_status
+from omlx.cli.view.status import Moves, Status, read_status
+from omlx.cli.view.store import Flow, Flows
+from omlx.cli.view.trend import Trend
 from omlx.cli.watch import CacheLines, CachePicture, watch, watch_server
 from omlx.errors import ServerError
 from omlx.settings.build import load
@@ -167,3 +169,47 @@ def test_no_server(cli: Cli, home: Path) -> None:
     assert (outcome.code, outcome.out) == (1, "")
     assert f"no server that uses {home}/cache can be watched" in outcome.err
     assert "omlx serve starts one" in outcome.err
+
+
+def moved(written: int, evicted: int = 0, tokens: int = 0) -> Status:
+    moves = {
+        "blocks_written": written, "bytes_written": written * 1_000_000, "evicted_disk": evicted,
+    }  # fmt: skip
+    model = {
+        "id": "m", "state": "ready", "disk": {"blocks": 5, "bytes": 5_000_000}, "counters": moves,
+        "tokens": {"prompt": 2 * tokens, "cached_memory": tokens, "cached_disk": 0},
+        "writes": {"dirty_bytes": 1_000, "queued_bytes": 500},
+    }  # fmt: skip
+    return read_status({"models": [model]})
+
+
+def test_flows_are_of_the_last_seconds_and_begin_anew_with_an_engine() -> None:
+    flows = Flows()
+    assert flows.add(moved(100), 0.0) == Flow()
+    assert flows.add(moved(104, 1, 512), 4.0) == Flow(
+        4.0, Moves(written=4, bytes_written=4_000_000, evicted_disk=1), 512, 0
+    )
+    assert flows.add(moved(104, 1, 512), 13.0).moves.written == 4
+    assert flows.add(moved(104, 1, 512), 15.0) == Flow(11.0)
+    assert flows.add(moved(1), 16.0) == Flow()
+    assert flows.add(moved(3), 17.0).moves.written == 2
+
+
+def test_the_store_at_work() -> None:
+    flows = Flows()
+    flows.add(moved(100), 0.0)
+    now = moved(104, 1, 512)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(render_cache(now, width=80, flow=flows.add(now, 4.0), trend=Trend((), (0.5,))))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "104 written +4" in text and "1 evicted +1" in text and "512 +512" in text
+    assert "written 1.0 MB/s, read 0 B/s, 1.5 kB to be written" in text
+    assert cache_line(now).endswith(
+        "; written 104 blocks (104.0 MB), read 0, evicted 0 from memory and 1 from disk"
+    )
+
+
+def test_a_time_beyond_all_years_can_be_drawn() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render_cache(read_status({"recent": [{"time": 1e300}]}), width=80))

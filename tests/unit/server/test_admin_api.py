@@ -100,25 +100,53 @@ def test_requests_that_run(own):
         assert keys(first) == {
             "id": "str", "model": "str", "state": "str", "dialect": "str", "client": "str",
             "tenant": "str", "age_s": "float", "prompt_tokens": "int", "cached_tokens": "int",
-            "generated_tokens": "int",
+            "prefilled_tokens": "int", "to_prefill_tokens": "NoneType", "generated_tokens": "int",
+            "ttft_s": "NoneType", "tokens_per_s": "NoneType",
         }  # fmt: skip
         assert (first["id"], first["model"], first["client"]) == (request.id, "fake", "tester")
         assert first["state"] == "queued"
         assert first["prompt_tokens"] == len(request.tokens)
         assert "secret-session" not in json.dumps(first)
-        own.engine.emit(Admitted(request.id, 3, 2), Prefilled(request.id, 5, 5))
+        own.engine.emit(Admitted(request.id, 3, 2), Prefilled(request.id, 4, 9))
         lines = stream.iter_lines()
         assert wait_for(lambda: shown()["state"] == "prefill")
-        assert shown()["cached_tokens"] == 5
+        assert wait_for(lambda: shown()["prefilled_tokens"] == 4)
+        second = shown()
+        assert (second["cached_tokens"], second["to_prefill_tokens"]) == (5, 9)
+        assert 4 / second["age_s"] <= second["tokens_per_s"]
+        assert second["ttft_s"] is None
         own.engine.emit(Started(request.id, stats(request)), Token(request.id, ord("a")))
         assert wait_for(lambda: shown()["state"] == "decode")
-        assert shown()["age_s"] >= first["age_s"]
+        third = shown()
+        assert third["age_s"] >= third["ttft_s"] > 0
+        assert third["tokens_per_s"] is None  # the first token tells nothing of speed
+        own.engine.emit(Token(request.id, ord("b")), Token(request.id, ord("c")))
+        assert wait_for(lambda: shown()["generated_tokens"] == 3)
+        fourth = shown()
+        assert fourth["tokens_per_s"] >= 2 / (fourth["age_s"] - fourth["ttft_s"]) * 0.99
         assert shown()["tenant"] == first["tenant"]
         own.engine.emit(Finished(request.id, FinishReason.STOP, stats(request)))
         assert "data: [DONE]" in list(lines)
     assert own.http.get("/admin/api/requests").json()["requests"] == []
     recent = own.http.get("/admin/api/requests").json()["recent"]
     assert wait_for(lambda: recent or own.http.get("/admin/api/requests").json()["recent"])
+
+
+def test_the_last_day_in_the_status(own):
+    own.engine.script = say("hi")
+    before = own.http.get("/admin/api/status").json()["last_day"]["clients"]
+    body = {"model": "fake", **POSTS["/v1/chat/completions"]}
+    own.http.post("/v1/chat/completions", json=body, headers={"user-agent": "day-tester/1.0"})
+    status = own.http.get("/admin/api/status").json()
+    day, machine = status["last_day"], status["machine_memory"]
+    assert [one["client"] for one in before].count("day-tester") == 0
+    (ours,) = [one for one in day["clients"] if one["client"] == "day-tester"]
+    assert ours["turns"] == 1 and ours["prompt_tokens"] >= ours["cached_tokens"]
+    assert ours["uncached_mean"] == ours["prompt_tokens"] - ours["cached_tokens"]
+    assert (day["written_bytes"], day["evicted_bytes"]) == (0, 0)
+    assert 0 < day["covered_s"] <= status["uptime_s"]
+    assert machine["total_bytes"] > 0
+    assert set(status["ttft_s"]) == {"p50", "p95", "parts"}
 
 
 def wait_for(condition):
