@@ -199,7 +199,7 @@ def test_the_endurance_is_a_setting(cli: Cli, kept: Path, home: Path) -> None:
     given = cli("usage", "today", "--disk-endurance", "10GB", "--json").out
     assert json.loads(given)["disk"]["life_days"] == 10
     wrong = cli("usage", "--disk-endurance", "1kB")
-    assert wrong.code != 0 and "disk_endurance" in wrong.err
+    assert wrong.code == 2 and "--disk-endurance: 1kB is less than 1GB" in wrong.err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from omlx.engine.request import (
     TierUsage,
 )
 from omlx.server.admin import ModelView, ServerView, status
-from omlx.server.metrics import EngineView, Totals
+from omlx.server.figures import EngineView, TokenTotals, Totals
 from tests.golden import same_as_golden
 
 SNAPSHOT = EngineSnapshot(
@@ -54,6 +54,7 @@ def answer() -> dict[str, object]:
             turns=1206,
             prompt_tokens=2_894_400,
             cached_tokens=2_518_128,
+            tokens={"SmolLM2-135M": TokenTotals(1206, 12000, 10000, 440)},
         ),
         [
             ModelView(EngineView("SmolLM2-135M", EngineState.READY, SNAPSHOT), 8192, None),
