@@ -43,9 +43,9 @@ tokens computed per turn. "last_day" are the 24 hours to now, of which the serve
 "covered_s"; those beyond 64 clients count as "other". "tokens" of a model
 are those of its requests that are over, "counters" its engine's own, since that started. "recent"
 are the last 20 requests that are over, the newest first, without any text; "part" is where a prompt
-left what was stored. "memory" and "disk" count snapshots of recurrent layers; "writes" are bytes
-on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how long the
-weights took to load, "warm_up_s" the steps before the model was ready.
+left what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are
+bytes on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how
+long the weights took to load, "warm_up_s" the steps before the model was ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

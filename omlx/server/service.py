@@ -15,7 +15,7 @@ from omlx import __version__
 from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
-from omlx.server.context import ModelText, ServerContext
+from omlx.server.context import EnginePool, ModelText, ServerContext
 from omlx.server.counting import Counting
 from omlx.server.errors import busy, unavailable
 from omlx.server.figures import EngineView
@@ -44,6 +44,9 @@ class Service:
         self.hub = hub
         self.counting = Counting(context, self.engines)
         self.metrics = self.counting.metrics
+        self._watchers = Watchers(
+            self._opened, self.counting.admitted, self._closed, self._answered, self.metrics.gap
+        )
         self.address = ""
         self.is_draining = False
         self._is_closed = False
@@ -113,26 +116,11 @@ class Service:
             raise busy(f"Too many requests wait for the model {model_id!r}")
         return Session(
             prepared,
-            Course(
-                request_id,
-                model_id,
-                arrived,
-                len(prepared.tokens),
-                caller,
-                spans=prepared.spans,
-                prompt=prepared.prompt,
-                changes=prepared.changes,
-            ),
+            _course(prepared, request_id, arrived, caller),
             engine=engine,
             hub=self.hub,
             clock=self.context.clock,
-            watchers=Watchers(
-                self._opened,
-                self.counting.admitted,
-                self._closed,
-                self._answered,
-                self.metrics.gap,
-            ),
+            watchers=self._watchers,
         )
 
     def engines(self) -> list[EngineView]:
@@ -160,18 +148,14 @@ class Service:
 
     def status(self) -> dict[str, object]:
         """The status object of `admin`; for any thread."""
-        pool, now = self.context.pool, self.context.clock()
+        pool = self.context.pool
         views = [
-            admin.ModelView(
-                engine,
-                self.window(entry),
-                pool.get(entry.id).error() or pool.refusal(entry.id) or None,
-            )
+            admin.ModelView(engine, self.window(entry), _fault(pool, entry.id))
             for entry, engine in zip(pool.models(), self.engines(), strict=True)
         ]
         server = admin.ServerView(
             __version__,
-            now - self._started,
+            self.context.clock() - self._started,
             self.address,
             self.is_draining,
             machine_memory=machine_memory(),
@@ -183,16 +167,8 @@ class Service:
     def health(self) -> tuple[str, list[dict[str, object]]]:
         """A word for the whole server, ready with one model that can be asked, and each one's."""
         engines = self.engines()
-        models: list[dict[str, object]] = [
-            {
-                "id": engine.model_id,
-                "state": engine.state.value,
-                "last_step_age_s": engine.health.last_step_age_s,
-                "is_stalled": engine.health.is_stalled,
-            }
-            for engine in engines
-        ]
-        return "stopping" if self.is_draining else _word(engines), models
+        word = "stopping" if self.is_draining else _word(engines)
+        return word, [_health_of(engine) for engine in engines]
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""
@@ -228,6 +204,32 @@ class Service:
         self.running.pop(id(course), None)
         self.counting.closed(course)
         _log.info("%s", _summary(course))
+
+
+def _course(prepared: Prepared, request_id: str, arrived: float, caller: Caller) -> Course:
+    return Course(
+        request_id,
+        prepared.model_id,
+        arrived,
+        len(prepared.tokens),
+        caller,
+        spans=prepared.spans,
+        prompt=prepared.prompt,
+        changes=prepared.changes,
+    )
+
+
+def _fault(pool: EnginePool, model_id: str) -> str | None:
+    return pool.get(model_id).error() or pool.refusal(model_id) or None
+
+
+def _health_of(engine: EngineView) -> dict[str, object]:
+    return {
+        "id": engine.model_id,
+        "state": engine.state.value,
+        "last_step_age_s": engine.health.last_step_age_s,
+        "is_stalled": engine.health.is_stalled,
+    }
 
 
 def _word(engines: Sequence[EngineView]) -> str:

@@ -122,7 +122,7 @@ def lead_json(status: Status) -> dict[str, object]:
 
 def _uncached(status: Status) -> Figure:
     pieces = [
-        Piece(f"{one.client or 'unnamed'} {one.mean:,.0f}", _of_client(one))
+        Piece(f"{one.client or 'unknown'} {one.mean:,.0f}", _of_client(one))
         for one in _worst_first(status.last_day.clients)
     ]
     if not pieces:

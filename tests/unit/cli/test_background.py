@@ -363,6 +363,7 @@ def test_status_of_a_server(cli: Cli, home: Path, live: JsonServer) -> None:
         "is_outdated": True,
         "status": "ready",
         "models": HEALTH["models"],
+        "lead": None,
         "log": "/some.log",
     }
     assert said["stale"][0]["file"] == str(stale)

@@ -1,8 +1,10 @@
 """The three figures that lead, their verdicts, and that the docs give the same limits."""
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from omlx.cli.view import lead
 from omlx.cli.view.lead import Verdict, figures, lead_json, lead_text
@@ -11,7 +13,8 @@ from omlx.cli.view.status import Status, read_status
 from omlx.units import format_size
 from tests.unit.cli.test_top import told
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "views.md"
+DOCS = Path(__file__).parents[3] / "docs"
+GUIDE, ALERTS = DOCS / "guide" / "views.md", DOCS / "monitoring" / "alerts.yml"
 
 
 def of(**fields: object) -> Status:
@@ -83,7 +86,7 @@ def test_what_is_not_known_is_not_judged() -> None:
 
 def test_as_text_and_as_json() -> None:
     assert lead_text(of()) == [
-        ("uncached/turn", "codex 12,000 bad, unnamed 5,000 watch, claude-cli 412 good"),
+        ("uncached/turn", "codex 12,000 bad, unknown 5,000 watch, claude-cli 412 good"),
         (
             "TTFT",
             "p50 120 ms good, p95 1.2 s "
@@ -104,6 +107,25 @@ def test_as_text_and_as_json() -> None:
         "p95": None,
         "mean_parts": {},
     }
+
+
+def test_the_alerts_have_the_same_limits() -> None:
+    rules = {
+        rule["alert"]: rule["expr"]
+        for group in yaml.safe_load(ALERTS.read_text())["groups"]
+        for rule in group["rules"]
+    }
+    for name, watch, bad in (
+        ("UncachedTokens", lead.UNCACHED_GOOD, lead.UNCACHED_WATCH),
+        ("Ttft", lead.TTFT_GOOD_S, lead.TTFT_WATCH_S),
+        ("DiskWritten", lead.WRITTEN_GOOD_BYTES, lead.WRITTEN_WATCH_BYTES),
+    ):
+        for level, limit in (("Watch", watch), ("Bad", bad)):
+            (found,) = re.findall(r"> (\d\S*)", rules[f"Omlx{name}{level}"])
+            assert float(found) == limit
+    budget = 'max by (instance) (omlx_cache_budget_bytes{tier="disk"})'
+    assert rules["OmlxDiskEvictedWatch"].endswith(f"> {lead.EVICTED_GOOD} * {budget}")
+    assert lead.EVICTED_WATCH == 1 and rules["OmlxDiskEvictedBad"].endswith(f"> {budget}")
 
 
 def test_the_guide_gives_the_same_limits() -> None:

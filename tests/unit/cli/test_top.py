@@ -107,7 +107,7 @@ def test_in_ascii() -> None:
     assert all(line.isascii() for line in lines)
     memory = next(line for line in lines if line.startswith("memory"))
     assert memory.split()[1] == "#" * 16 + "-" * 14
-    assert any(line.startswith("hit rate       87.0 %  _.") for line in lines)
+    assert any(line.startswith("hit rate       87.0 %  _=##.##") for line in lines)
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 63, 64, 119, 120, 500])

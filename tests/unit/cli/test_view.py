@@ -54,7 +54,7 @@ def answer() -> dict[str, object]:
             turns=1206,
             prompt_tokens=2_894_400,
             cached_tokens=2_518_128,
-            tokens={"SmolLM2-135M": TokenTotals(1206, 12000, 10000, 440)},
+            tokens={"SmolLM2-135M": TokenTotals(5, 12_000, 10_000, 440, 1_560, 77)},
         ),
         [
             ModelView(EngineView("SmolLM2-135M", EngineState.READY, SNAPSHOT), 8192, None),

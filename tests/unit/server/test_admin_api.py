@@ -144,7 +144,7 @@ def test_the_last_day_in_the_status(own):
     assert ours["turns"] == 1 and ours["prompt_tokens"] >= ours["cached_tokens"]
     assert ours["uncached_mean"] == ours["prompt_tokens"] - ours["cached_tokens"]
     assert (day["written_bytes"], day["evicted_bytes"]) == (0, 0)
-    assert 0 < day["covered_s"] <= status["uptime_s"]
+    assert day["covered_s"] > 0
     assert machine["total_bytes"] > 0
     assert set(status["ttft_s"]) == {"p50", "p95", "parts"}
 
