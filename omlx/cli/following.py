@@ -260,8 +260,9 @@ def is_end(keys: str | None) -> bool:
 
 def print_what_can_be() -> None:
     """Have a terminal that lacks a character show another one instead."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    stdout: object = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="replace")
 
 
 def is_screen() -> bool:

@@ -37,9 +37,9 @@ class Keyboard:
             self._handlers[number] = signal.signal(number, _interrupt)
         self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._wake)
         if sys.stdin is not None and sys.stdin.isatty():
-            self._fd = sys.stdin.fileno()
-            self._before = termios.tcgetattr(self._fd)
-            tty.setcbreak(self._fd)
+            self._fd = fd = sys.stdin.fileno()
+            self._before = termios.tcgetattr(fd)
+            tty.setcbreak(fd)
             # Nobody would give the terminal back to the shell, nor take it again.
             self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         return self

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ class Assembly:
     admission: Admission
     buffers: FreedBuffers
     grammars: Grammars
+    # Publishes the figures as they are.
+    report: Callable[[], None]
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request; one with a grammar comes in when it is compiled (any thread)."""
@@ -109,7 +112,7 @@ class Assembly:
         self.grammars.close()
         if self.disk is not None:
             self.disk.close(max(0.0, deadline - time.monotonic()))
-        self.loop.report()  # what was written last
+        self.report()  # what was written last
         self.batch.close()
 
 
@@ -157,8 +160,7 @@ def assemble_loaded(
     gauge = _gauge(config, cache, note, publish, pulse=pulse, use=memory_use(admission, buffers))
     grammars = _grammars(config, loaded, inbox, emit)
     prefix, disk = (cache.prefix, cache.tiers.disk) if cache else (None, None)
-    keeper = Keeper(batch, prefix)
-    pacer = Pacer(chunk, config.max_gap_s)
+    keeper, pacer = Keeper(batch, prefix), Pacer(chunk, config.max_gap_s)
     limits = Limits(num_rows, config.max_waiting, config.ageing_s)
     scheduler = make_scheduler(limits, time.monotonic, admission.fits)
     intake = Intake(
@@ -190,7 +192,8 @@ def assemble_loaded(
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
     warm_up_s = _warm_up(batch, served, cache=cache, pacer=pacer, admission=admission)
     gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes))
-    return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars)
+    last = partial(gauge.publish, scheduler)
+    return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars, last)
 
 
 def _batch(

@@ -127,10 +127,6 @@ class EngineLoop:
             self.turn(0.0)
         self._flush_events()
 
-    def report(self) -> None:
-        """Publish the figures once more, as after the last writes (engine thread)."""
-        self._gauge.publish(self._scheduler)
-
     def turn(self, wait_s: float) -> None:
         """Run what was posted, waiting at most so long for it, then do one round of work."""
         try:

@@ -177,8 +177,9 @@ def _tokens_per_s(course: Course, now: float) -> float | None:
         number, began = course.generated - 1, course.first_token
     else:
         number, began = course.prefilled, course.admitted
-    is_known = number > 0 and began is not None and now > began
-    return number / (now - began) if is_known else None
+    if number <= 0 or began is None or now <= began:
+        return None
+    return number / (now - began)
 
 
 def _value(settings: object, path: str) -> object:

@@ -252,7 +252,7 @@ class _Routes:
 
     async def metrics(self, request: Request) -> HTTPResponse:
         """GET /metrics."""
-        self._service.count_disk()
+        self._service.counting.count_disk()
         # On another thread, as many series take longer than the time between two tokens.
         shown = await asyncio.to_thread(self._service.metrics.exposition)
         return raw(shown, content_type=metrics.CONTENT_TYPE)

@@ -51,13 +51,13 @@ class LastDayFigures:
         """The clients with most turns first, and the bytes; plain values."""
         now = self._clock()
         with self._lock:
-            clients, disk = self._clients.sums(now), self._disk.sums(now).get("", {})
+            clients, disk = self._clients.sums(now), self._disk.sums(now).get("", Counter[str]())
             covered_s = self._disk.covered_s(now)
         ranked = _most(clients)
         return {
             "covered_s": covered_s,
-            "written_bytes": disk.get("written", 0),
-            "evicted_bytes": disk.get("evicted", 0),
+            "written_bytes": disk["written"],
+            "evicted_bytes": disk["evicted"],
             "clients": [
                 {
                     "client": name,

@@ -82,7 +82,7 @@ async def serve(
             for task in idle_tasks:
                 task.cancel()
             await _end(service, sockets, stopper)
-            service.count_disk()  # what the engines wrote at their end
+            service.counting.count_disk()  # what the engines wrote at their end
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0
 
 
@@ -128,7 +128,7 @@ async def _count_disk(service: Service) -> None:
     """Note what engines have written and evicted, now and then."""
     while True:
         await asyncio.sleep(_COUNT_DISK_S)
-        service.count_disk()
+        service.counting.count_disk()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -16,18 +16,15 @@ from omlx.engine.request import EngineSnapshot, EngineState
 from omlx.models.locate import ModelEntry
 from omlx.server import admin
 from omlx.server.context import EnginePool, ModelText, ServerContext
-from omlx.server.diskmeter import DiskMeter
+from omlx.server.counting import Counting
 from omlx.server.errors import busy, unavailable
 from omlx.server.figures import EngineView
 from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
-from omlx.server.lastday import LastDayFigures
 from omlx.server.ledger import Said
 from omlx.server.machinememory import machine_memory
-from omlx.server.metrics import Metrics
 from omlx.server.prompt import Prepared, count_tokens, prepare
-from omlx.server.recorder import Recorder
 from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
 
@@ -45,11 +42,10 @@ class Service:
     def __init__(self, context: ServerContext, hub: Hub) -> None:
         self.context = context
         self.hub = hub
-        self.metrics = Metrics(self.engines, lambda: self._recorder.num_lost)
-        self._disk = DiskMeter()
-        self._day = LastDayFigures(context.clock)
+        self.counting = Counting(context, self.engines)
+        self.metrics = self.counting.metrics
         self._watchers = Watchers(
-            self._opened, self._admitted, self._closed, self._answered, self.metrics.gap
+            self._opened, self.counting.admitted, self._closed, self._answered, self.metrics.gap
         )
         self.address = ""
         self.is_draining = False
@@ -60,12 +56,6 @@ class Service:
         self._active: Counter[str] = Counter()
         self.running: dict[int, Course] = {}  # those that are not over
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="omlx-text")
-        self._recorder = Recorder(
-            context.journal,
-            clock=context.clock,
-            wall=context.wall,
-            has_cache=context.settings.cache.is_on,
-        )
         scheduler = context.settings.scheduler
         self._most_active = scheduler.max_concurrent_requests + scheduler.max_queue
 
@@ -169,9 +159,9 @@ class Service:
             self.address,
             self.is_draining,
             machine_memory=machine_memory(),
-            last_day=self._day.last_day(),
+            last_day=self.counting.day.last_day(),
         )
-        recent, parts = self._recorder.recent(), self._day.ttft_parts_s()
+        recent, parts = self.counting.recorder.recent(), self.counting.day.ttft_parts_s()
         return admin.status(server, self.metrics.totals(), views, recent, ttft_parts_s=parts)
 
     def health(self) -> tuple[str, list[dict[str, object]]]:
@@ -179,15 +169,6 @@ class Service:
         engines = self.engines()
         word = "stopping" if self.is_draining else _word(engines)
         return word, [_health_of(engine) for engine in engines]
-
-    def count_disk(self) -> None:
-        """Note what engines have written and evicted since the last call (mutates)."""
-        moved = self._disk.take(self.engines())
-        for model_id, tally in moved.items():
-            self.metrics.moved(model_id, tally.written_bytes, tally.evicted_bytes)
-            self._day.moved(tally.written_bytes, tally.evicted_bytes)
-        if moved:
-            self._recorder.moved(moved)
 
     def drain(self) -> None:
         """Take no more requests; those that run go on."""
@@ -199,7 +180,7 @@ class Service:
         self._text_thread.shutdown(wait=False, cancel_futures=True)
         if self.context.tool_sets is not None:
             self.context.tool_sets.close()
-        self._recorder.close()
+        self.counting.recorder.close()
         if self.context.ledger is not None:
             self.context.ledger.close()
 
@@ -208,10 +189,6 @@ class Service:
         self.running[id(course)] = course
         self.metrics.opened(course)
         self.on_open()
-
-    def _admitted(self, course: Course) -> None:
-        self.metrics.admitted(course)
-        self._day.admitted(course)
 
     def _answered(self, prepared: Prepared, said: Said, salt: str) -> None:
         """Have the ledger know an answer before a prompt that holds it can be looked at."""
@@ -225,9 +202,7 @@ class Service:
     def _closed(self, course: Course) -> None:
         self._active[course.model_id] -= 1
         self.running.pop(id(course), None)
-        self.metrics.closed(course)
-        self._day.closed(course)
-        self._recorder.record(course)
+        self.counting.closed(course)
         _log.info("%s", _summary(course))
 
 

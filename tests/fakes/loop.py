@@ -123,7 +123,7 @@ class LoopRig:
         self.outcomes: dict[str, Outcome] = {}
         self.ids = count()
         keeper = Keeper(self.batch, cache.prefix if cache else None)
-        gauge = Gauge(
+        self.gauge = gauge = Gauge(
             publish or self.snapshots.append,
             cache_figures=no_cache,
             cache_note="",

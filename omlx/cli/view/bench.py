@@ -13,6 +13,7 @@ from rich.text import Text
 
 from omlx.bench.result import Check, Measure, Ratio, Report, Value
 from omlx.bench.step import Step
+from omlx.cli.view.palette import BAD, GOOD, WATCH
 from omlx.cli.view.progress import EnteredProgress
 from omlx.units import format_size
 
@@ -45,7 +46,7 @@ def render(report: Report, *, width: int) -> RenderableType:
         parts.append(_ratios(report.ratios))
     if report.checks:
         parts.append(_checks(report.checks))
-    parts += [Text(f"note: {printable(note)}", style="yellow") for note in report.notes]
+    parts += [Text(f"note: {printable(note)}", style=WATCH) for note in report.notes]
     return Group(*parts)
 
 
@@ -130,9 +131,9 @@ def _checks(checks: Sequence[Check]) -> Table:
     table.add_column("reason")
     for check in checks:
         word, style = {
-            True: ("pass", "green"),
-            False: ("FAIL", "bold red"),
-            None: ("not checked", "yellow"),
+            True: ("pass", GOOD),
+            False: ("FAIL", f"bold {BAD}"),
+            None: ("not checked", WATCH),
         }[check.is_passed]
         table.add_row(Text(check.name), Text(word, style=style), Text(printable(check.reason)))
     return table

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.cli.view.status import ModelStatus, Status, Tier, read_status
-from omlx.cli.view.text import columns, count
+from omlx.cli.view.text import columns, count, harmless
 from omlx.client import RunningServer
 from omlx.storage.survey import Pruned, PrunePlan, RootSurvey, Strays
 from omlx.units import format_duration, format_size
@@ -69,14 +69,16 @@ def make_report(
     """Bring together what is on disk and what running servers say, by model."""
     known = tuple((server, read_status(answer)) for server, answer in servers)
     live = [model for _, status in known for model in status.models]
-    names = [*dict.fromkeys([*(r.model for r in roots), *(model.id for model in live)])]
+    # By what can be shown: a status has no other names.
+    names = {_shown(root.model): root.model for root in roots}
+    names = {**{model.id: model.id for model in live}, **names}
     models = tuple(
         ModelReport(
-            name,
-            tuple(root for root in roots if root.model == name),
-            tuple(model for model in live if model.id == name),
+            names[shown],
+            tuple(root for root in roots if _shown(root.model) == shown),
+            tuple(model for model in live if model.id == shown),
         )
-        for name in sorted(names, key=lambda name: name or "")
+        for shown in sorted(names, key=lambda name: name or "")
     )
     return Report(directory, now, models, others, known)
 
@@ -86,7 +88,7 @@ def inspect_text(report: Report) -> str:
     parts = [f"cache in {report.directory}"]
     for model in report.models:
         rows = list(_rows(model, report.now))
-        parts.append(f"{model.model or UNNAMED}\n{columns(rows, indent='  ')}")
+        parts.append(f"{_shown(model.model) or UNNAMED}\n{columns(rows, indent='  ')}")
     num_bytes = sum(model.total("num_bytes") for model in report.models)
     rows = [("total", f"{format_size(num_bytes)} in {count(len(report.models), 'model')}")]
     if report.strays.num_temps:
@@ -95,6 +97,10 @@ def inspect_text(report: Report) -> str:
         files = _files(report.strays.num_unknown, report.strays.unknown_bytes)
         rows.append(("not of omlx", files))
     return "\n\n".join([*parts, columns(rows)])
+
+
+def _shown(name: str | None) -> str | None:
+    return None if name is None else harmless(name)
 
 
 def _rows(model: ModelReport, now: float) -> Iterator[tuple[str, str]]:
@@ -214,7 +220,7 @@ def prune_text(plan: PrunePlan, outcome: Pruned | None, names: Mapping[str, str 
     if not plan.files:
         return "nothing to drop"
     rows = [
-        (name, count(number, "file"), format_size(num_bytes))
+        (harmless(name), count(number, "file"), format_size(num_bytes))
         for name, (number, num_bytes) in _by_model(plan, names).items()
     ]
     if outcome is None:

@@ -53,7 +53,7 @@ class Curve:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """One segment."""
         width = max(0, min(self.width, options.max_width))
-        shown = self.values[-width:] if width else []
+        shown: Sequence[float] = self.values[-width:] if width else ()
         levels = _ASCII_LEVELS if options.ascii_only else _LEVELS
         top = self.top if self.top is not None else max(shown, default=0.0)
         text = "".join(levels[_level(value, top, len(levels))] for value in shown)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 
-from omlx.cli.view.text import columns, count
+from omlx.cli.view.text import columns, count, harmless
 from omlx.storage.tally import DiskTally, Tally
 from omlx.storage.usage import DayTally, Usage
 from omlx.units import format_duration, format_size
@@ -158,7 +158,7 @@ def usage_text(report: Report) -> str:
 def _table(title: str, lines: Sequence[Line], *, unnamed: str = "unknown") -> str:
     rows = [(title, *_HEADER)]
     for line in lines[:_MOST_LINES]:
-        rows.append((_shown(line.name) or unnamed, *_cells(line)))
+        rows.append((harmless(line.name) or unnamed, *_cells(line)))
     table = columns(rows, right=range(1, len(_HEADER) + 1))
     left = len(lines) - _MOST_LINES
     return table if left <= 0 else f"{table}\n{left:,} more in --json"
@@ -230,11 +230,6 @@ def _life(days: float, endurance_bytes: int) -> str:
         f"{lasts} at this rate, if it may be written {format_size(endurance_bytes)} "
         "(cache.disk_endurance)"
     )
-
-
-def _shown(name: str) -> str:
-    """A name as one line that a terminal only prints."""
-    return "".join(char if char.isprintable() else "?" for char in name)
 
 
 def usage_json(report: Report) -> str:

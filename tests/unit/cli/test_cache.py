@@ -183,3 +183,22 @@ def test_prune_one_model(cli: Cli, store: Path) -> None:
     assert "(did you mean 'tiny'?)" in unknown.err
     assert cli("cache", "prune", "--model", "tiny").code == 0
     assert _blocks(store) == 0
+
+
+def test_a_name_that_a_terminal_would_act_on(cli: Cli, store: Path, server: JsonServer) -> None:
+    """It is shown without that, and as it is in JSON; the server's figures are still its own."""
+    name = "evil\x1b]2;owned\x07\x1b[31m"
+    for path in (store / "blocks").glob("*/root.json"):
+        told = json.loads(path.read_text())
+        if told.get("model") == "tiny":
+            path.write_text(json.dumps({**told, "model": name}))
+    status = json.loads(json.dumps(STATUS))
+    status["models"][0]["id"] = name
+    server.answers = {"/admin/api/status": status}
+    text = cli("cache", "inspect").out
+    assert text.count("evil") == 1 and "\x1b" not in text and "\x07" not in text
+    assert "700 from memory" in text
+    shown = json.loads(cli("cache", "inspect", "--json").out)["models"]
+    assert name in [one["model"] for one in shown]
+    text = cli("cache", "prune", "--model", name, "--dry-run").out
+    assert "evil" in text and "\x1b" not in text and "\x07" not in text

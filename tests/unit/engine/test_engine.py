@@ -58,8 +58,9 @@ class Bench:
         self.prepare(rig)
         grammars = Grammars(Vocabulary(Path("/none"), NUM_VOCAB), tell=lambda event: emit([event]))
         return Assembly(
-            rig.inbox, rig.loop, rig.batch, None, None, rig.admission, rig.buffers, grammars
-        )
+            rig.inbox, rig.loop, rig.batch, None, None, rig.admission, rig.buffers, grammars,
+            lambda: rig.gauge.publish(rig.scheduler),
+        )  # fmt: skip
 
     def start(self) -> None:
         self.engine.start(self.events.put)

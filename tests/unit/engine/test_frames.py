@@ -93,7 +93,8 @@ SNAPSHOT = EngineSnapshot(
     disk=TierUsage(4, 5, 6),
     snapshots=SnapshotUsage(TierUsage(7, 8, 9), TierUsage(10, 11, 12)),
     writes=WriteUsage(13, 14, 15, 16, 17),
-    counters=CacheCounters(*range(1, 12), bad={"checksum": 2, "empty": 1}, dropped={"no_room": 3}),
+    counters=CacheCounters(*range(1, 13), bad={"checksum": 2, "empty": 1}, dropped={"no_room": 3}),
+    life="ab12",
 )
 
 

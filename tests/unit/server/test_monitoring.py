@@ -9,6 +9,7 @@ import pytest
 import yaml
 from prometheus_client import Metric
 
+from omlx.cli.view import lead
 from omlx.engine.lifecycle import EngineHealth
 from omlx.engine.request import CacheCounters, EngineSnapshot, EngineState, RequestStats, WriteUsage
 from omlx.server.figures import EngineView
@@ -124,23 +125,35 @@ def test_an_alert_says_what_it_is_and_how_urgent() -> None:
         assert all(rule["annotations"].values())
 
 
-def test_thresholds_are_the_same_in_the_guide_the_alerts_and_the_dashboard() -> None:
+def test_thresholds_are_those_of_the_views() -> None:
+    """In alerts, dashboard and guide."""
     by_name = {rule["alert"]: rule["expr"] for rule in rules()}
-    for lead, watch, bad in (
-        ("UncachedTokens", "> 4000 ", "> 10000 "),
-        ("Ttft", "> 2", "> 10"),
-        ("DiskWritten", "> 100e9", "> 330e9"),
-    ):
-        assert f"{watch}" in f"{by_name[f'Omlx{lead}Watch']} "
-        assert f"{bad}" in f"{by_name[f'Omlx{lead}Bad']} "
-    lines = {
+
+    def limit(alert: str) -> float:
+        """The number that an expression compares with."""
+        return float(re.findall(r"> ([0-9.e]+)", by_name[alert])[0])
+
+    levels = {
+        "UncachedTokens": (lead.UNCACHED_GOOD, lead.UNCACHED_WATCH),
+        "Ttft": (lead.TTFT_GOOD_S, lead.TTFT_WATCH_S),
+        "DiskWritten": (lead.WRITTEN_GOOD_BYTES, lead.WRITTEN_WATCH_BYTES),
+    }
+    for name, numbers in levels.items():
+        assert (limit(f"Omlx{name}Watch"), limit(f"Omlx{name}Bad")) == numbers
+    assert limit("OmlxDiskEvictedWatch") == lead.EVICTED_GOOD
+    assert lead.EVICTED_WATCH == 1 and "> max by" in by_name["OmlxDiskEvictedBad"]
+    drawn = {
         tuple(step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"][1:])
         for panel in BOARD["panels"]
         if panel["type"] != "row"
     }
-    assert lines == {(), (4000, 10000), (2, 10), (100e9, 330e9)}
-    for row in ("| up to 4,000 | up to 10,000 |", "| up to 2 s | up to 10 s |",
-                "| up to 100 GB | up to 330 GB |"):  # fmt: skip
+    assert drawn - {()} == {*levels.values()}
+    (good, watch), (fast, slow), (little, much) = levels.values()
+    for row in (
+        f"| up to {good:,} | up to {watch:,} |",
+        f"| up to {fast:g} s | up to {slow:g} s |",
+        f"| up to {little / 1e9:g} GB | up to {much / 1e9:g} GB |",
+    ):
         assert row in GUIDE
 
 
