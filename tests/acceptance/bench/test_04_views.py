@@ -158,7 +158,7 @@ def test_bench(demo: Path, tmp_path: Path, figure: Figure, width: int) -> None:
     """A bench's progress, and its tables."""
     with Tmux(home=tmp_path, width=width, height=60) as terminal:
         terminal.wait(lambda text: text.startswith("$"))
-        terminal.type(f"clear; omlx {shlex.join(bench(demo))}; echo code=$?")
+        terminal.type(f"clear; {shlex.join(command(*bench(demo)))}; echo code=$?")
         terminal.wait(lambda text: re.search(r"[━╸]", text) is not None)
         text = terminal.wait(lambda text: re.search(r"^code=", text, re.M) is not None, 600)
     assert "code=0" in text, text
