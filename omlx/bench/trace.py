@@ -18,7 +18,7 @@ _MAX_ID_TOKENS = 65_536
 _MAX_SECONDS = 10.0**9
 PACKAGED = Path(__file__).with_name("traces")
 """The folder of the traces that come with omlx; its NOTICE says where they are from."""
-_HINT = "docs/guide/bench.md describes trace files"
+_HINT = "docs/guide/bench-agents.md describes trace files"
 
 
 @dataclass(frozen=True, slots=True)

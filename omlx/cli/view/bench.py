@@ -6,6 +6,7 @@ Knows nothing about how it was measured.
 from collections.abc import Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -20,6 +21,7 @@ WIDE = 120
 _PLAIN_WIDTH = 100
 _PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
 _MOST_ROWS = 60
+_COLUMN_GAP = 3
 _NAMES = {
     "ttft": "TTFT",
     "itl": "ITL",
@@ -47,7 +49,7 @@ def render(report: Report, *, width: int) -> RenderableType:
     if report.checks:
         parts.append(_checks(report.checks))
     if report.rows:
-        parts.append(_rows(report.rows))
+        parts.append(_rows(report.rows, width=width))
     parts += [Text(f"note: {printable(note)}", style="yellow") for note in report.notes]
     return Group(*parts)
 
@@ -141,17 +143,26 @@ def _checks(checks: Sequence[Check]) -> Table:
     return table
 
 
-def _rows(rows: Sequence[Case]) -> RenderableType:
-    """What was measured one by one, unless that is more than anybody reads."""
+def _rows(rows: Sequence[Case], *, width: int) -> RenderableType:
+    """What was measured one by one, unless that is more than anybody reads.
+
+    Columns that don't fit are left out, the last ones first.
+    """
     if len(rows) > _MOST_ROWS:
         return Text(f"{len(rows):,} rows: --json has them", style="dim")
     table = _table("one by one")
     keys = tuple(dict.fromkeys(key for row in rows for key in row))
     is_word = {key: any(isinstance(row.get(key), str) for row in rows) for key in keys}
+    cells = {key: [_cell(row.get(key)) for row in rows] for key in keys}
+    used = -_COLUMN_GAP
     for key in keys:
+        used += _COLUMN_GAP + max(map(cell_len, (key, *cells[key])))
+        if used > width:
+            del cells[key]
+    for key in cells:
         table.add_column(key, justify="left" if is_word[key] else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(key))) for key in keys))
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
     return table
 
 
