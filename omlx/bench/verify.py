@@ -56,8 +56,8 @@ class Wanted:
     """How the checks are made: sizes in tokens, `at_once` requests, limits in seconds."""
 
     seed: str = "0"
-    num_tokens: int = 700
-    max_tokens: int = 8
+    num_tokens: int = 600
+    max_tokens: int = 4
     at_once: int = 4
     limit_s: float = 600.0
 
@@ -190,7 +190,7 @@ class Verifier:
         if self._has_scores is None:
             self._has_scores = self._insight.is_omlx
         if self._has_scores:  # others may refuse it
-            extra |= {"logprobs": True, "top_logprobs": 2}
+            extra |= {"logprobs": True, "top_logprobs": 2, "min_tokens": self._wanted.max_tokens}
         return Ask(probe.messages, self._wanted.max_tokens, self._wanted.limit_s, extra=extra)
 
     def _hit(

@@ -45,7 +45,7 @@ _POLL_S = 0.1
     "--tokens",
     metavar="N",
     type=click.IntRange(600, 1_000_000),
-    default=700,
+    default=600,
     show_default=True,
     help="Tokens of a prompt, roughly; more than two blocks.",
 )
