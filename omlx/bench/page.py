@@ -50,6 +50,8 @@ def page(report: Report) -> str:
         parts.append(_ratios(report.ratios))
     for name in dict.fromkeys(measure.name for measure in report.measures):
         parts.append(_measures(report.find(name)))
+    if report.rows:
+        parts.append(_rows(report.rows))
     parts += _details(report)
     body = "\n".join(parts)
     return (
@@ -157,6 +159,22 @@ def _checks(checks: Sequence[Check]) -> str:
     return (
         f'<h2>checks</h2><div class="wide"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _rows(rows: Sequence[Case]) -> str:
+    """What was measured one by one."""
+    keys = tuple(dict.fromkeys(key for row in rows for key in row))
+    heads = "".join(f"<th>{escape(key)}</th>" for key in keys)
+    lines = "".join(
+        "<tr>"
+        + "".join(f'<td class="n">{escape(shown(row.get(key)))}</td>' for key in keys)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<h2>one by one</h2><div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
     )
 
 

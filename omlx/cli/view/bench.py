@@ -6,12 +6,13 @@ Knows nothing about how it was measured.
 from collections.abc import Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from omlx.bench.result import Check, Measure, Ratio, Report, Value
+from omlx.bench.result import Case, Check, Measure, Ratio, Report, Value
 from omlx.bench.step import Step
 from omlx.cli.view.palette import BAD, GOOD, WATCH
 from omlx.cli.view.progress import EnteredProgress
@@ -20,6 +21,8 @@ from omlx.units import format_size
 WIDE = 120
 _PLAIN_WIDTH = 100
 _PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
+_MOST_ROWS = 60
+_COLUMN_GAP = 2
 _NAMES = {
     "ttft": "TTFT",
     "itl": "ITL",
@@ -46,6 +49,8 @@ def render(report: Report, *, width: int) -> RenderableType:
         parts.append(_ratios(report.ratios))
     if report.checks:
         parts.append(_checks(report.checks))
+    if report.rows:
+        parts.append(_rows(report.rows, width=width))
     notes = [Text(f"note: {printable(note)}", style=WATCH) for note in report.notes]
     return Group(*parts, *([Text(), *notes] if notes else []))
 
@@ -151,6 +156,33 @@ def _checks(checks: Sequence[Check]) -> RenderableType:
         }[check.is_passed]
         table.add_row(Text(check.name), Text(word, style=style), Text(printable(check.reason)))
     return _titled("checks", "", table)
+
+
+def _rows(rows: Sequence[Case], *, width: int) -> RenderableType:
+    """What was measured one by one, unless that is more than anybody reads.
+
+    Columns that don't fit are left out, the last ones first.
+    """
+    if len(rows) > _MOST_ROWS:
+        return Text(f"\n{len(rows):,} rows: --json has them", style="dim")
+    table = _table()
+    keys = tuple(dict.fromkeys(key for row in rows for key in row))
+    is_word = {key: any(isinstance(row.get(key), str) for row in rows) for key in keys}
+    cells = {key: [_cell(row.get(key)) for row in rows] for key in keys}
+    used = -_COLUMN_GAP
+    for key in keys:
+        used += _COLUMN_GAP + max(map(cell_len, (key, *cells[key])))
+        if used > width:
+            del cells[key]
+    for key in cells:
+        table.add_column(key, justify="left" if is_word[key] else "right", no_wrap=True)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return _titled("one by one", "", table)
+
+
+def _cell(value: Value) -> str:
+    return number(value) if isinstance(value, float) else value_text(value)
 
 
 def _table() -> Table:
