@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omlx.bench.client import Answer, Ask, ask, ask_all, answers
+from omlx.bench.client import Answer, Ask, answers, ask, ask_all
 from omlx.bench.conversation import Conversation, Turn
 from omlx.bench.failure import BenchError
 from omlx.bench.result import Label, Process, Start, Value
@@ -106,7 +106,7 @@ def make_prompts(plan: Plan, words: Words, round_idx: int) -> Prompts:
             for num in (plan.streams if has_streams else ())
         },
         agents=tuple(
-            _turns(plan, trace, f"{plan.seed} {round_idx}", words.plain)
+            _turns(plan, trace, f"{plan.seed} {round_idx}", words.whole)
             for trace in (plan.traces if "agent" in plan.cases else ())
         ),
     )

@@ -30,6 +30,11 @@ class Words:
         self._costs = _costs(count)
         self._short = [word for word, cost in self._costs.items() if cost == 1]
 
+    @property
+    def whole(self) -> list[str]:
+        """The words that cost one token each within a text."""
+        return list(self._short)
+
     def text(
         self, num_tokens: int, *, seed: str, around: Callable[[str], str] | None = None
     ) -> str:

@@ -2,8 +2,8 @@
 
 usage: peer.py PORT HOME [MODE...]
 
-It keeps the prompts it has seen in memory, and with "keeps" in HOME as well. Modes: "slow=S" waits S
-seconds before each token, "never" is never ready, "dies" ends at once, "fails=N" answers the Nth
+It keeps the prompts it has seen in memory, and with "keeps" in HOME as well. Modes: "slow=S" waits
+S seconds before each token, "never" is never ready, "dies" ends at once, "fails=N" answers the Nth
 request and all after it with 500, "ends=N" ends the process at the Nth, "buffers" sends all
 tokens in one event, "stays" takes no notice of SIGTERM, "mute" reports no usage.
 """

@@ -4,21 +4,22 @@ Knows nothing about real servers.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from omlx.bench.trace import Trace, TraceRequest
 
 from omlx.bench.client import Target
 from omlx.bench.compare import compare, turned
 from omlx.bench.course import CASES, Plan, make_prompts
+from omlx.bench.failure import BenchError
 from omlx.bench.pagecache import Dropped
 from omlx.bench.recipes import Recipe
 from omlx.bench.result import Report, to_json
-from omlx.bench.sides import Model, PeerSide, Side
+from omlx.bench.sides import GivenSide, Model, PeerSide, Side
 from omlx.bench.step import Step
-from omlx.bench.trace import Trace, TraceRequest
 from omlx.bench.workload import Words
 from tests.unit.bench.test_sides import FAKE
 
@@ -133,8 +134,8 @@ def test_a_side_that_never_comes_is_told(make: Make, words: Words) -> None:
     assert not [one for one in report.ratios if "never" in (one.side, one.base)]
 
 
-def test_ratios_pair_the_rounds_that_both_have(words: Words) -> None:
-    sides = [Scripted("a"), Scripted("b", broken={1})]
+def test_ratios_pair_the_rounds_that_both_have(make: Make, words: Words) -> None:
+    sides = [Breaking(make("a"), set()), Breaking(make("b"), {1})]
     plan = Plan(("memory",))
     report = compare(sides, plan, words, num_rounds=3, model="m")
     (ratio,) = [one for one in report.ratios if one.name == "memory"]
@@ -163,16 +164,16 @@ def test_buffering_is_seen(make: Make, words: Words) -> None:
     assert events.samples == (8,)
 
 
-def test_no_round_begins_when_the_time_is_over(words: Words) -> None:
-    sides = [Scripted("a")]
-    report = compare(sides, Plan(("memory",)), words, num_rounds=5, model="m", is_over=lambda: True)
-    assert report.find("memory")[0].samples == (1.0,)
+def test_no_round_begins_when_the_time_is_over(make: Make, words: Words) -> None:
+    plan, sides = Plan(("memory",)), [Breaking(make("a"), set())]
+    report = compare(sides, plan, words, num_rounds=5, model="m", is_over=lambda: True)
+    assert report.find("memory")[0].samples == (7.0,)
     assert report.notes == ("1 of 5 rounds: the time was over",)
 
 
 @pytest.mark.parametrize("num_sides", [1, 2, 3, 5])
 def test_rounds_take_turns(num_sides: int) -> None:
-    sides: list[Side] = [Scripted(str(number)) for number in range(num_sides)]
+    sides: list[Side] = [GivenSide(str(n), "http://127.0.0.1:1", "m") for n in range(num_sides)]
     orders = [[side.name for side in turned(sides, idx)] for idx in range(2 * num_sides)]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
     assert {order[0] for order in orders} == {side.name for side in sides}
@@ -196,16 +197,23 @@ def test_cases_are_in_the_order_in_which_they_run() -> None:
 
 
 @dataclass
-class Scripted:
-    """A side whose only figure is its memory; it breaks in some of its rounds."""
+class Breaking:
+    """A fake peer that does not start in some of its rounds."""
 
-    name: str
-    broken: set[int] = field(default_factory=set[int])
+    peer: PeerSide
+    broken: set[int]
     can_restart: bool = False
     rounds: int = -1
 
-    def start(self) -> None:
+    @property
+    def name(self) -> str:
+        return self.peer.name
+
+    def start(self) -> float:
         self.rounds += 1
+        if self.rounds in self.broken:
+            raise BenchError("it has no wish to")
+        return self.peer.start()
 
     def settle(self) -> None:
         """Nothing is put off."""
@@ -214,13 +222,13 @@ class Scripted:
         raise AssertionError
 
     def target(self) -> Target:
-        raise AssertionError
+        return self.peer.target()
 
     def memory_bytes(self) -> int:
-        return 1
+        return 7
 
     def facts(self) -> dict[str, object]:
         return {}
 
     def close(self) -> None:
-        """Nothing runs."""
+        self.peer.close()
