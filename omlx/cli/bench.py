@@ -19,6 +19,10 @@ COMMANDS = {
         "omlx.cli.benching.cache:cache",
         "Measure the time to the first token by where a prefix comes from.",
     ),
+    "compare": LazyCommand(
+        "omlx.cli.benching.compare:compare",
+        "Give several servers the same work, and show how far one is from the other.",
+    ),
 }
 
 bench = LazyGroup(

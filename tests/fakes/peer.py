@@ -68,7 +68,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        words = " ".join(m["role"] + " " + m["content"] for m in body["messages"]).split()
+        parts = [json.dumps(tool) for tool in body.get("tools", [])]
+        parts += [f"{m['role']} {m['content']}" for m in body["messages"]]
+        words = " ".join(parts).split()
         cached = self.peer.cached(words)
         peer = self.peer
         if peer.number("ends") and peer.count >= peer.number("ends"):

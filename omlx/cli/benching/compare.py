@@ -5,14 +5,13 @@ Knows nothing about how they are measured.
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from omlx.cli.benching.options import (
-    Numbers,
     check_html,
     ending_servers,
     local_model,
@@ -63,7 +62,7 @@ _RESERVE = 128  # what templates may add to a prompt
     "--own/--no-own", default=True, help="Start omlx itself and compare the others with it."
 )
 @click.option(
-    "--peers-dir", metavar="DIR", default=_PEERS_DIR, envvar="OMLX_TEST_PEERS", show_default=True,
+    "--peers-dir", metavar="DIR", default=_PEERS_DIR, show_default=True,
     help="Where peers are installed, each in a venv of its name.",
 )  # fmt: skip
 @click.option(
@@ -209,7 +208,8 @@ def _sides(given: dict[str, Any], model: "Model", streams: int) -> "Sequence[Sid
 
 
 def _given_sides(given: dict[str, Any]) -> "list[Side]":
-    from omlx.bench.client import Target, model_names
+    from omlx.bench.client import Target
+    from omlx.bench.listing import model_names
     from omlx.bench.sides import GivenSide
 
     urls = _pairs("--url", given["urls"])
@@ -228,7 +228,10 @@ def _given_sides(given: dict[str, Any]) -> "list[Side]":
     return sides
 
 
-def _pairs(option: str, texts: Sequence[str], known: Sequence[str] | dict[str, str] | None = None):
+def _pairs(
+    option: str, texts: Sequence[str], known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Texts like NAME=VALUE by their names, which must be among the known ones."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -3,7 +3,6 @@
 Knows nothing about how they were measured.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
@@ -87,7 +86,7 @@ def _cell(report: Report, figure: _Figure, side: str) -> Text:
     if not found or not found[0].samples:
         return Text("-")
     cell = Text(_value(found[0].spread().median, figure.unit))
-    ratio = _ratio(report.ratios, figure, side)
+    ratio = _ratio(report, figure, side)
     if ratio is not None:
         interval = ratio.interval
         style = "dim"
@@ -99,21 +98,15 @@ def _cell(report: Report, figure: _Figure, side: str) -> Text:
     return cell
 
 
-def _ratio(ratios: Sequence[Ratio], figure: _Figure, side: str) -> Ratio | None:
-    first = {ratio.base if ratio.side != side else ratio.side for ratio in ratios}
-    assert first or not ratios
-    for ratio in ratios:
-        same = (ratio.name, ratio.label, tuple(ratio.case.items())) == (
-            figure.name, figure.label, figure.case
-        )  # fmt: skip
-        if same and side in (ratio.side, ratio.base) and not _is_first(ratios, side):
+def _ratio(report: Report, figure: _Figure, side: str) -> Ratio | None:
+    """How far the first side is ahead of this one; None for the first side itself."""
+    if side == next(iter(report.sides)):
+        return None
+    for ratio in report.ratios:
+        key = (ratio.name, ratio.label, tuple(ratio.case.items()))
+        if key == (figure.name, figure.label, figure.case) and side in (ratio.side, ratio.base):
             return ratio
     return None
-
-
-def _is_first(ratios: Sequence[Ratio], side: str) -> bool:
-    """Whether a side is the one that all others are compared with: it is in every ratio."""
-    return all(side in (ratio.side, ratio.base) for ratio in ratios)
 
 
 def _value(value: float, unit: str) -> str:

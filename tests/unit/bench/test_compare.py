@@ -57,7 +57,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         recipe = Recipe(
             name=name,
             title=name,
-            command=("{python}", str(FAKE), "{port}", "{home}", *modes),
+            command=("{python}", "-P", str(FAKE), "{port}", "{home}", *modes),
             ready="/health",
             request_model="bench",
             facts={"restart": "a fake"},

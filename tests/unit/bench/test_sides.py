@@ -25,7 +25,7 @@ def recipe(*modes: str, **more: object) -> Recipe:
     made = Recipe(
         name="fake",
         title="a fake peer",
-        command=("{python}", str(FAKE), "{port}", "{home}", *modes),
+        command=("{python}", "-P", str(FAKE), "{port}", "{home}", *modes),
         ready="/health",
         request_model="bench",
         env={"HOME": "{home}"},
