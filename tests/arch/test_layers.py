@@ -38,6 +38,7 @@ OWNERS = {
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo",
+            "omlx.engine.readrate",
             "omlx.engine.shaping"),
     "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.cache.codec", "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
