@@ -19,7 +19,7 @@ from typing import Literal, cast
 
 from omlx.bench.address import CONNECT_S, connection_to, hint_of, reason_of
 from omlx.bench.failure import BenchError, Fault, RequestError
-from omlx.bench.stream import Events, Heard, error_text
+from omlx.bench.stream import Events, Heard, Score, error_text
 
 _PIECE_BYTES = 65_536
 _MAX_ERROR_BYTES = 65_536
@@ -70,7 +70,8 @@ class Answer:
 
     `first_s` is the first event with content (text, reasoning or tool call), `gaps_s` the times
     between such events, `end_s` the end of the answer. An event may bring several tokens:
-    `completion_tokens` counts those. Tokens are None where the server doesn't say.
+    `completion_tokens` counts those. Tokens are None where the server doesn't say. `scores` has
+    the tokens if the request asked for `logprobs` and `top_logprobs`.
     """
 
     sent: float
@@ -88,6 +89,8 @@ class Answer:
     completion_tokens: int | None
     num_keep_alives: int
     num_empty: int
+    id: str = ""
+    scores: tuple[Score, ...] = ()
 
     @property
     def num_events(self) -> int:
@@ -338,4 +341,6 @@ def _answer(heard: Heard, sent: float, connect_s: float, headers_s: float, ended
         completion_tokens=heard.completion_tokens,
         num_keep_alives=heard.num_keep_alives,
         num_empty=heard.num_empty,
+        id=heard.id,
+        scores=tuple(heard.scores),
     )

@@ -6,7 +6,7 @@ Only tokens count: keep-alives, chunks that bring a role or an empty text, and u
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,17 +19,31 @@ _DONE = b"[DONE]"
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A token of an answer, and by how much it was likelier than the next one.
+
+    `margin` is in nats, below 0 where another one was likelier; None where that was not said.
+    """
+
+    text: str
+    margin: float | None
+
+
 @dataclass(slots=True)
 class Heard:
     """What a stream has brought so far; times are those given to `Events.feed`, in seconds.
 
     `times` has one entry for each event with content. Tokens by kind are None until usage came.
+    `scores` are there if the request asked for `logprobs`; `id` is the answer's.
     """
 
     times: list[float] = field(default_factory=list[float])
     text: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
     tool_calls: list[str] = field(default_factory=list[str])
+    scores: list[Score] = field(default_factory=list[Score])
+    id: str = ""
     finish: str = ""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -79,6 +93,9 @@ class Events:
             said = error_text(error)
             raise RequestError(Fault.EVENT, f"the stream brings an error: {said}")
         self._take_usage(event.get("usage"))
+        name = event.get("id")
+        if isinstance(name, str) and not self.heard.id:
+            self.heard.id = name
         choices = event.get("choices")
         found = cast(list[object], choices) if isinstance(choices, list) else []
         has_content = False
@@ -95,6 +112,7 @@ class Events:
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             heard.finish = finish
+        heard.scores += _scores(choice.get("logprobs"))
         said = _add(heard.text, choice.get("text"))  # of /v1/completions
         raw = choice.get("delta")
         if not isinstance(raw, dict):
@@ -120,6 +138,28 @@ class Events:
         if isinstance(details, dict):
             cached = cast(dict[str, object], details).get("cached_tokens")
             heard.cached_tokens = _number(cached, heard.cached_tokens)
+
+
+def _scores(logprobs: object) -> Iterator[Score]:
+    """The scores that a chunk of a chat brings."""
+    content = cast(dict[str, object], logprobs).get("content") if isinstance(logprobs, dict) else ()
+    for entry in cast(list[object], content) if isinstance(content, list) else []:
+        match entry:
+            case {"token": str(text), "logprob": float(own) | int(own), "top_logprobs": [*top]}:
+                yield Score(text, _margin(text, own, cast(list[object], top)))
+            case _:
+                pass
+
+
+def _margin(text: str, own: float, top: list[object]) -> float | None:
+    others: list[float] = []
+    for entry in top:
+        match entry:
+            case {"token": str(other), "logprob": float(value) | int(value)} if other != text:
+                others.append(value)
+            case _:
+                pass
+    return own - max(others) if others else None
 
 
 def error_text(error: object) -> str:
