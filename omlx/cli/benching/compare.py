@@ -109,17 +109,16 @@ def compare(
     scripts/peers. The exit code is 1 if a side fails.
     """
     from omlx.bench.compare import compare as run
+    from omlx.bench.measured import Model
     from omlx.bench.result import has_failed
-    from omlx.bench.workload import Words
-    from omlx.models.text import TextModel
 
     page = check_html(html)
     seconds = None if total is None else _duration("--total", total)
     plan = _plan(given, seed)
-    entry = local_model(ctx, given, model, demo=demo)
+    settings = {key: value for key, value in given.items() if "__" in key or key == "profile"}
+    entry = local_model(ctx, settings, model, demo=demo)
     _check_window(plan, entry)
-    text = TextModel.load(entry.path)
-    words = Words(lambda text_: len(text.encode(text_)))
+    words = Model(entry.id, entry.path, entry.context_window).words()
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as scratch, ending_servers():
         sides = _sides(given, _model(entry, Path(scratch)), max(plan.streams))
         began = time.monotonic()

@@ -34,12 +34,13 @@ def median(part: Any, side: str, of: str, name: str = "ttft", at_once: int = 1) 
     return found["spread"]["median"]
 
 
-def ratio(part: Any, name: str, of: str, at_once: int = 1) -> Any:
-    """Above 1 omlx is ahead."""
+def ratio(part: Any, name: str, of: str, at_once: int = 1, *, peer: str = "mlx-lm") -> Any:
+    """How far omlx is ahead of a peer, above 1."""
     (found,) = [
         one
         for one in part["ratios"]
         if one["name"] == name
+        and peer in (one["side"], one["base"])
         and one["case"]["of"] == of
         and one["label"]["concurrency"] == at_once
     ]
