@@ -51,6 +51,11 @@ class Replay:
         """The trace that an agent replays."""
         return self.traces[agent % len(self.traces)]
 
+    @property
+    def total_turns(self) -> int:
+        """Turns of all agents."""
+        return sum(self.turns_of(self.trace_of(agent)) for agent in range(self.num_agents))
+
     def turns_of(self, trace: Trace) -> int:
         """How many turns of it are replayed."""
         number = len(trace.requests)
@@ -189,8 +194,7 @@ class Agents:
         seconds = self._clock() - began
         if self._errors:
             raise self._errors[0]
-        agents = map(self._replay.trace_of, range(self._replay.num_agents))
-        assert len(self._sent) == sum(map(self._replay.turns_of, agents)), "an agent ended by a bug"
+        assert len(self._sent) == self._replay.total_turns, "an agent ended by a bug of ours"
         self._steps.end()
         is_written = self._insight.wait_written(_WRITTEN_S)
         after = self._insight.bytes_written()

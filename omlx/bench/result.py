@@ -93,7 +93,8 @@ class Report:
     """One run of a bench.
 
     `kind` is the command, `options` what it was told, `sides` what is known of each target: its
-    version, caching and buffering. `machine` comes from `omlx.bench.machine.describe`.
+    version, caching and buffering. `machine` comes from `omlx.bench.machine.describe`. `rows` are
+    what was measured one by one, in order, where that tells more than samples: turns of agents.
     """
 
     kind: str
@@ -107,6 +108,7 @@ class Report:
     measures: tuple[Measure, ...] = ()
     ratios: tuple[Ratio, ...] = ()
     checks: tuple[Check, ...] = ()
+    rows: tuple[Case, ...] = ()
     notes: tuple[str, ...] = ()
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -153,6 +155,7 @@ def report_object(report: Report) -> dict[str, object]:
             }
             for check in report.checks
         ],
+        "rows": [dict(row) for row in report.rows],
         "notes": list(report.notes),
     }
 

@@ -16,6 +16,8 @@ _MAX_FILE_BYTES = 64_000_000
 _MAX_TOKENS = 10_000_000
 _MAX_ID_TOKENS = 65_536
 _MAX_SECONDS = 10.0**9
+PACKAGED = Path(__file__).with_name("traces")
+"""The folder of the traces that come with omlx; its NOTICE says where they are from."""
 _HINT = "docs/guide/bench.md describes trace files"
 
 

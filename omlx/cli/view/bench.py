@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.table import Table
 from rich.text import Text
 
-from omlx.bench.result import Check, Measure, Ratio, Report, Value
+from omlx.bench.result import Case, Check, Measure, Ratio, Report, Value
 from omlx.bench.step import Step
 from omlx.cli.view.progress import EnteredProgress
 from omlx.units import format_size
@@ -19,6 +19,7 @@ from omlx.units import format_size
 WIDE = 120
 _PLAIN_WIDTH = 100
 _PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
+_MOST_ROWS = 60
 _NAMES = {
     "ttft": "TTFT",
     "itl": "ITL",
@@ -45,6 +46,8 @@ def render(report: Report, *, width: int) -> RenderableType:
         parts.append(_ratios(report.ratios))
     if report.checks:
         parts.append(_checks(report.checks))
+    if report.rows:
+        parts.append(_rows(report.rows))
     parts += [Text(f"note: {printable(note)}", style="yellow") for note in report.notes]
     return Group(*parts)
 
@@ -136,6 +139,24 @@ def _checks(checks: Sequence[Check]) -> Table:
         }[check.is_passed]
         table.add_row(Text(check.name), Text(word, style=style), Text(printable(check.reason)))
     return table
+
+
+def _rows(rows: Sequence[Case]) -> RenderableType:
+    """What was measured one by one, unless that is more than anybody reads."""
+    if len(rows) > _MOST_ROWS:
+        return Text(f"{len(rows):,} rows: --json has them", style="dim")
+    table = _table("one by one")
+    keys = tuple(dict.fromkeys(key for row in rows for key in row))
+    is_word = {key: any(isinstance(row.get(key), str) for row in rows) for key in keys}
+    for key in keys:
+        table.add_column(key, justify="left" if is_word[key] else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(key))) for key in keys))
+    return table
+
+
+def _cell(value: Value) -> str:
+    return number(value) if isinstance(value, float) else value_text(value)
 
 
 def _table(title: str) -> Table:

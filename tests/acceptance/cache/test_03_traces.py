@@ -1,8 +1,8 @@
 """Point 3: real traces through the cache: hits within a token of the ideal on every turn, bytes
 written at most 1.05 x the unique ones."""
 
-from tests.acceptance.bench import KEPT, run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import KEPT, run_bench
 
 SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
 

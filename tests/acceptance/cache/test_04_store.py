@@ -1,8 +1,8 @@
 """Point 4: restore bandwidth from disk >= 0.7 x raw preads; 100,000 blocks indexed within a second
 on top of the scan."""
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 
 def test_store(figure: Figure) -> None:

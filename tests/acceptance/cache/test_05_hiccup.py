@@ -3,8 +3,8 @@ while 2 GB are written and while 2 GB are read."""
 
 from pathlib import Path
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 
 def test_prefill(demo: Path, figure: Figure) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 TOKENS = 131_072
 NEVER = str(10**9)  # tokens between two snapshots: then there are those of the ends only

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests import exact
-from tests.acceptance.bench import run_bench
 from tests.acceptance.cache.test_01_exact import DTYPES, build
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 from tests.exact import ARCHITECTURES, BLOCK, CHUNK, INTERVAL, NOTHING, WINDOW
 
 LENGTHS = [1, BLOCK - 1, BLOCK, WINDOW + 1, CHUNK + 1, INTERVAL, 2 * INTERVAL + BLOCK + 7]

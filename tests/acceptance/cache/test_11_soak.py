@@ -3,8 +3,8 @@ every two minutes: no wrong answer, no growth of memory or of files beyond the b
 
 from typing import Any
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 MB = 1_000_000
 # What a process may gain within a life or over lives; buffers that mlx keeps for an engine come and

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 MOST_CPU = 0.25  # of one core, at 1,000 events a second
 NUM_EVENTS = 1000

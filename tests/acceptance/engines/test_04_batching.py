@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.bench import KEPT, run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import KEPT, run_bench
 
 LEAST = 0.95
 

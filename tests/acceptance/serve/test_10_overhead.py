@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.acceptance.bench import run_bench
 from tests.acceptance.conftest import Figure
+from tests.acceptance.scripted import run_bench
 
 
 def test_overhead(demo: Path, figure: Figure) -> None:
