@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from omlx.bench.trace import Trace, TraceRequest
 
 from omlx.bench.client import Target
 from omlx.bench.compare import compare, turned
@@ -20,6 +19,7 @@ from omlx.bench.recipes import Recipe
 from omlx.bench.result import Report, to_json
 from omlx.bench.sides import GivenSide, Model, PeerSide, Side
 from omlx.bench.step import Step
+from omlx.bench.trace import Trace, TraceRequest
 from omlx.bench.workload import Words
 from tests.unit.bench.test_sides import FAKE
 
