@@ -18,8 +18,8 @@ from omlx.bench.workload import Words
 CASES = ("cold", "again", "more", "swapped", "restart", "agent", "streams", "memory")
 _WARM_TOKENS, _WARM_REPLY = 48, 4
 _QUESTION_TOKENS = 16
-_TTFT_REPLY = 8
-_TURN_REPLY = 8
+_TTFT_REPLY = 4
+_TURN_REPLY = 4
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -38,7 +38,7 @@ class Plan:
     head_tokens: int = 1024
     num_tools: int = 0
     streams: tuple[int, ...] = (1, 2, 4, 8)
-    stream_tokens: int = 64
+    stream_tokens: int = 32
     stream_reply: int = 32
     traces: tuple[Trace, ...] = ()
     agent_tokens: int = 1024

@@ -35,8 +35,8 @@ def result(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     rounds = os.environ.get("OMLX_TEST_ROUNDS", str(ROUNDS))
     command = [
         sys.executable, "-m", "omlx", "bench", "compare", "--json", "--model", str(demo),
-        "--peers-dir", str(peers_dir), "--rounds", rounds, "--tokens", "768", "--reply", "24",
-        "--agent-tokens", "640", "--agent-turns", "3", "--limit", "2m", "--total", "19m",
+        "--peers-dir", str(peers_dir), "--rounds", rounds, "--tokens", "512", "--reply", "16",
+        "--agent-tokens", "448", "--agent-turns", "3", "--limit", "2m", "--total", "17m",
     ]  # fmt: skip
     for peer in PEERS:
         command += ["--peer", peer]

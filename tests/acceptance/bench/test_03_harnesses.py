@@ -124,8 +124,7 @@ def aiperf(bin_dir: Path, live: Live, demo: Path, folder: Path) -> list[Timed]:
         [
             str(bin_dir / "aiperf"), "profile", "--model", demo.name,
             "--url", f"http://127.0.0.1:{live.port}", "--endpoint-type", "chat", "--streaming",
-            "--tokenizer", str(demo), "--synthetic-input-tokens-mean", "512",
-            "--synthetic-input-tokens-stddev", "0", "--output-tokens-mean", "16",
+            "--tokenizer", str(demo), "--isl", "512", "--isl-stddev", "0", "--osl", "16",
             "--request-count", str(_REQUESTS), "--concurrency", "1", "--ui", "none",
             "--artifact-dir", str(out),
         ],
