@@ -27,6 +27,10 @@ COMMANDS = {
         "omlx.cli.benching.verify:verify",
         "Check that the prefix cache hits when it should, and fail if it doesn't.",
     ),
+    "compare": LazyCommand(
+        "omlx.cli.benching.compare:compare",
+        "Give several servers the same work, and show how far one is from the other.",
+    ),
 }
 
 bench = LazyGroup(

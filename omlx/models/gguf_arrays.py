@@ -124,3 +124,9 @@ def unrotated(data: bytes, *, num_heads: int, row_bytes: int) -> bytes:
     """
     rows = np.frombuffer(data, np.uint8).reshape(num_heads, -1, 2, row_bytes)
     return rows.swapaxes(1, 2).tobytes()
+
+
+def rotated(data: bytes, *, num_heads: int, row_bytes: int) -> bytes:
+    """Rows of whole heads in llama.cpp's rotary order: what `unrotated` turns back."""
+    rows = np.frombuffer(data, np.uint8).reshape(num_heads, 2, -1, row_bytes)
+    return rows.swapaxes(1, 2).tobytes()

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from omlx.errors import ModelError
 from omlx.models.gguf_read import GgufFile, TensorInfo
 
-_PRE_TOKENIZERS = {
+PRE_TOKENIZERS = {
     "smollm": [{"type": "Digits", "individual_digits": True}],
     "gpt-2": [],
     "default": [],
 }
-_CONTROL, _USER_DEFINED = 3, 4
+CONTROL, USER_DEFINED = 3, 4
 _MAX_HEAD_SIZE = 1024
-_NAMED_TOKENS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+NAMED_TOKENS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def matrices(gguf: GgufFile, model: Llama) -> list[Matrix]:
     """Every tensor of the model, sorted by its new name; ModelError where any is odd."""
     if model.num_layers * 9 > len(gguf.tensors):
         raise ModelError(f"{gguf.path} lacks tensors: {model.num_layers} layers need more")
-    expected = _expected(model)
+    expected = tensors_of(model)
     unknown = sorted(gguf.tensors.keys() - expected.keys())
     missing = sorted(expected.keys() - gguf.tensors.keys())
     if unknown or missing:
@@ -106,8 +106,8 @@ def matrices(gguf: GgufFile, model: Llama) -> list[Matrix]:
     return sorted(found, key=lambda matrix: matrix.name)
 
 
-def _expected(model: Llama) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    """New name, shape and rotated heads of each tensor that the file must have."""
+def tensors_of(model: Llama) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """By its name in GGUF: the new name, shape and rotated heads of each tensor of a model."""
     width, hidden = model.width, model.hidden
     queries = model.num_heads * model.head_size
     keys = model.num_kv_heads * model.head_size
@@ -174,7 +174,7 @@ def generation_config(gguf: GgufFile) -> dict[str, object]:
 def _token_ids(gguf: GgufFile) -> dict[str, int]:
     num_tokens = len(gguf.texts("tokenizer.ggml.tokens"))
     found: dict[str, int] = {}
-    for name, theirs in _NAMED_TOKENS.items():
+    for name, theirs in NAMED_TOKENS.items():
         key = f"tokenizer.ggml.{theirs}_token_id"
         if key in gguf.metadata:
             found[name] = gguf.integer(key)
@@ -187,10 +187,10 @@ def tokenizer(gguf: GgufFile) -> tuple[dict[str, object], dict[str, object]]:
     """The new tokenizer.json and tokenizer_config.json."""
     kind = gguf.text("tokenizer.ggml.model")
     pre = gguf.metadata.get("tokenizer.ggml.pre", "default")
-    if kind != "gpt2" or not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
+    if kind != "gpt2" or not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise ModelError(
             f"{gguf.path} has the tokenizer {kind!r} of kind {pre!r}, which can't be imported yet",
-            hint=f"Known kinds of the tokenizer 'gpt2': {', '.join(sorted(_PRE_TOKENIZERS))}.",
+            hint=f"Known kinds of the tokenizer 'gpt2': {', '.join(sorted(PRE_TOKENIZERS))}.",
         )
     tokens = gguf.texts("tokenizer.ggml.tokens")
     types = gguf.integers("tokenizer.ggml.token_type")
@@ -198,14 +198,14 @@ def tokenizer(gguf: GgufFile) -> tuple[dict[str, object], dict[str, object]]:
     if len(vocab) != len(tokens) or len(types) != len(tokens):
         raise ModelError(f"{gguf.path} repeats a token, or leaves one without its type")
     added = [
-        _added_token(token_id, token, is_special=kind == _CONTROL)
+        _added_token(token_id, token, is_special=kind == CONTROL)
         for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind in (_CONTROL, _USER_DEFINED)
+        if kind in (CONTROL, USER_DEFINED)
     ]
     byte_level = {
         "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True
     }  # fmt: skip
-    steps = [*_PRE_TOKENIZERS[pre], byte_level]
+    steps = [*PRE_TOKENIZERS[pre], byte_level]
     new: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
@@ -217,7 +217,7 @@ def tokenizer(gguf: GgufFile) -> tuple[dict[str, object], dict[str, object]]:
         "decoder": {**byte_level, "add_prefix_space": True},
         "model": _bpe(gguf, vocab),
     }
-    special = [tokens[token_id] for token_id, kind in enumerate(types) if kind == _CONTROL]
+    special = [tokens[token_id] for token_id, kind in enumerate(types) if kind == CONTROL]
     return new, _tokenizer_config(gguf, tokens, special)
 
 

@@ -260,6 +260,11 @@ def show(report: "Report", *, as_json: bool, html: Path | None) -> None:
 
         say(to_json(report))
         return
+    if report.kind == "compare":
+        from omlx.cli.view.comparison import print_comparison
+
+        print_comparison(report)
+        return
     from omlx.cli.view.bench import print_report
 
     print_report(report)

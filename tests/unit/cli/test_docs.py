@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.docs import costs
+from omlx.cli.docs import comparison, costs
 from omlx.cli.docs.commands import pages
 from omlx.cli.docs.files import stale, texts, write
 from omlx.cli.main import omlx
@@ -84,3 +84,40 @@ def test_the_guide_has_the_measured_costs(tmp_path: Path) -> None:
     made = costs.guide_with_costs(tmp_path)[costs.GUIDE]
     assert made.startswith(begin) and made.endswith("<!-- end -->\nb\n") and "old" not in made
     assert "| pi | 12,345 | 1 of 0 new (7,400) | - |" in made
+
+
+def measured(name: str, of: str, unit: str, median: float, at_once: int = 1) -> dict[str, object]:
+    label = {"process": "warm", "start": "miss", "concurrency": at_once}
+    shared = {"name": name, "case": {"of": of}, "label": label}
+    return {**shared, "side": "omlx", "unit": unit, "spread": {"median": median}}
+
+
+def test_the_readme_has_the_measured_comparison(tmp_path: Path) -> None:
+    readme, result = tmp_path / comparison.PAGE, tmp_path / comparison.RESULT
+    result.parent.mkdir(parents=True)
+    begin = "a\n<!-- made by scripts/gen: comparison -->\n"
+    readme.write_text(f"{begin}old\n<!-- end -->\nb\n")
+    assert comparison.readme_with_comparison(tmp_path) == {}, "nothing was measured"
+    cold, rate = (
+        measured("ttft", "cold", "s", 2.5),
+        measured("rate", "streams", "tokens/s", 30.2, 2),
+    )
+    span = {"ratio": 1.25, "low95": 1.0, "high95": 33.0}
+    document = {
+        "model": "small", "options": {"rounds": 5, "head_tokens": 1024},
+        "machine": {"system": "Linux x86_64", "cores": 2, "commit": "0123456789"},
+        "sides": {"omlx": {"title": "omlx serve"}, "other": {"title": "Other", "version": "7.1"}},
+        "measures": [cold, measured("ttft", "again", "s", 0.0212), rate],
+        "ratios": [
+            {**cold, "side": "other", "base": "omlx", **span},
+            {**rate, "side": "omlx", "base": "other", **span, "ratio": 0.5, "high95": None},
+        ],
+    }  # fmt: skip
+    result.write_text(json.dumps(document))
+    made = comparison.readme_with_comparison(tmp_path)[comparison.PAGE]
+    assert made.startswith(begin) and made.endswith("<!-- end -->\nb\n") and "old" not in made
+    assert "| | omlx | Other 7.1 |" in made
+    assert "| first token, nothing known | 2.50 s | 1.25× (1.00–33) |" in made
+    assert "| the same prompt again | 21 ms | - |" in made
+    assert "| 2 streams | 30.2 tokens/s | 0.50× |" in made
+    assert "commit 0123456" in made and "5 rounds" in made
