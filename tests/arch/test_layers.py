@@ -34,12 +34,14 @@ OWNERS = {
     "huggingface_hub": ("omlx.models.hub",),
     "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.cli"),
     "yaml": ("omlx.launch",),
-    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch", "omlx.cache.codec",
+    "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch",
+            "omlx.models.agreement", "omlx.models.measure", "omlx.cache.codec",
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo",
             "omlx.engine.shaping"),
-    "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.cache.codec", "omlx.engine.batch",
+    "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.models.agreement",
+               "omlx.cache.codec", "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip
 STDLIB_ONLY_PACKAGES = ("settings", "client", "errors", "units", "stats", "log")
