@@ -32,7 +32,7 @@ OWNERS = {
     "prometheus_client": ("omlx.server",),
     "xxhash": ("omlx.storage",),
     "huggingface_hub": ("omlx.models.hub",),
-    "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.cli"),
+    "psutil": ("omlx.bench", "omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.cli"),
     "yaml": ("omlx.launch",),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch",
             "omlx.models.agreement", "omlx.models.measure", "omlx.cache.codec",
