@@ -8,7 +8,6 @@ sent: the connection is there by then, and how long that took is told apart.
 
 import http.client
 import json
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +16,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from socket import SHUT_RDWR, socket
 from typing import Literal, cast
-from urllib.parse import urlsplit
 
+from omlx.bench.address import CONNECT_S, connection_to, hint_of, reason_of
 from omlx.bench.failure import BenchError, Fault, RequestError
 from omlx.bench.stream import Events, Heard, error_text
 
 _PIECE_BYTES = 65_536
 _MAX_ERROR_BYTES = 65_536
-_CONNECT_S = 10.0
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 
 Message = Mapping[str, object]
@@ -180,7 +178,7 @@ def body_of(target: Target, request: Ask) -> dict[str, object]:
 
 def _meet(start: threading.Barrier) -> None:
     try:
-        start.wait(_CONNECT_S)
+        start.wait(CONNECT_S)
     except threading.BrokenBarrierError:
         return  # one has no connection: the others are sent all the same
 
@@ -193,7 +191,7 @@ class _Exchange:
         self._request = request
         self._body = json.dumps(body_of(target, request)).encode()
         self._events = Events()
-        self._connection, self._path = _connection(target.url)
+        self._connection, self._path = connection_to(target.url)
         self._path += _PATHS[request.dialect]
         self._socket: socket | None = None
 
@@ -216,7 +214,7 @@ class _Exchange:
         except (OSError, ValueError) as error:
             self._connection.close()
             raise RequestError(
-                Fault.REFUSED, f"{self._who} does not answer: {_reason(error)}"
+                Fault.REFUSED, f"{self._who} does not answer: {reason_of(error)}"
             ) from None
         connect_s = time.monotonic() - began
         before_sending()
@@ -228,7 +226,7 @@ class _Exchange:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise RequestError(
                 Fault.EARLY,
-                f"{self._who} closed the connection before the answer ended: {_reason(error)}",
+                f"{self._who} closed the connection before the answer ended: {reason_of(error)}",
                 hint="its log may say why",
             ) from None
         finally:
@@ -303,7 +301,7 @@ class _Exchange:
             Fault.STATUS,
             f"{self._who} answers with {status}: {said}",
             status=status,
-            hint=_hint(status),
+            hint=hint_of(status),
         )
 
     def _answer(self, sent: float, connect_s: float, headers_s: float, ended: float) -> Answer:
@@ -341,37 +339,3 @@ def _answer(heard: Heard, sent: float, connect_s: float, headers_s: float, ended
         num_keep_alives=heard.num_keep_alives,
         num_empty=heard.num_empty,
     )
-
-
-def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
-    """A connection that is not open yet, and the path before that of the request."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = None, None, None
-    if parts is None or parts.scheme not in ("http", "https") or not host:
-        raise BenchError(
-            f"{url!r} is not the address of a server", hint="as in http://127.0.0.1:8000/v1"
-        )
-    base = parts.path.rstrip("/") or "/v1"
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(host, port, timeout=_CONNECT_S), base
-    context = ssl.create_default_context()
-    return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=context), base
-
-
-def _hint(status: int) -> str:
-    match status:
-        case 401 | 403:
-            return "--key, or OMLX_SERVER_API_KEY, gives the server's API key"
-        case 404:
-            return "--model names a model that the server has"
-        case 429 | 503:
-            return "the server is busy: let fewer requests run at once, or raise its limits"
-        case _:
-            return ""
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

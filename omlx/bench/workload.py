@@ -19,7 +19,7 @@ _COMMON = (
     "time could no make than first been its who now people my made over did down only way find "
     "use may water long little very after words called just where most know get through back "
     "much before go good new write our used me man too any day same right look think also"
-).split()  # noqa: SIM905
+)
 
 
 class Words:
@@ -82,7 +82,7 @@ class Words:
 
 def _costs(count: Count) -> Mapping[str, int]:
     """Tokens that each word adds to a text of words; those that add none are left out."""
-    words = dict.fromkeys([*_COMMON, *"abcdefghijklmnopqrstuvwxyz"])
+    words = dict.fromkeys([*_COMMON.split(), *"abcdefghijklmnopqrstuvwxyz"])
     base = count("so so")
     costs = {word: count(f"so {word} so") - base for word in words}
     found = {word: cost for word, cost in costs.items() if cost > 0}
