@@ -76,7 +76,7 @@ def read_items(path: Path) -> Items:
             codes.append(item)
     if not seen:
         raise UsageError(
-            f"--tasks: {path} has no items", hint="docs/guide/bench.md has an example."
+            f"--tasks: {path} has no items", hint="docs/guide/accuracy.md has an example."
         )
     return Items(tuple(choices), tuple(codes))
 

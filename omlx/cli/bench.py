@@ -19,6 +19,10 @@ COMMANDS = {
         "omlx.cli.benching.cache:cache",
         "Measure the time to the first token by where a prefix comes from.",
     ),
+    "accuracy": LazyCommand(
+        "omlx.cli.benching.accuracy:accuracy",
+        "Measure how well a model predicts a text, alone or against a reference.",
+    ),
 }
 
 bench = LazyGroup(

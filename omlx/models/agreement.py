@@ -173,7 +173,7 @@ class Recording:
         data = self._file.read(num_rows * num_vocab * raw.itemsize)
         values: npt.NDArray[Any] = np.frombuffer(data, raw).reshape(num_rows, num_vocab)
         array = mx.array(values)
-        if self._dtype is mx.bfloat16:
+        if self._dtype == mx.bfloat16:
             array = array.view(mx.bfloat16)
         return array.astype(mx.float32)
 
@@ -188,7 +188,7 @@ def record(found: Iterator[Window], contexts: Sequence[Context], path: Path) -> 
                 raise ModelError(f"logits of type {dtype} can't be compared")
             name = next(name for name, kind in _NAMES.items() if kind == dtype)
             head = {"dtype": name, "num_vocab": int(window.logits.shape[-1])}
-            raw = window.logits.view(mx.uint16) if dtype is mx.bfloat16 else window.logits
+            raw = window.logits.view(mx.uint16) if dtype == mx.bfloat16 else window.logits
             file.write(np.ascontiguousarray(np.asarray(raw)).data)
             yield window
     head["digest"] = digest(contexts)
@@ -201,8 +201,8 @@ def recorded_bytes(contexts: Sequence[Context], num_vocab: int, *, value_bytes: 
 
 
 def perplexity(scores: Scores) -> float:
-    """exp of the mean loss."""
-    return math.exp(float(scores.loss.mean()))
+    """exp of the mean loss; of one that floats have no room for, the most that they have."""
+    return math.exp(min(float(scores.loss.mean()), 700.0))
 
 
 def _log_softmax(logits: mx.array) -> mx.array:
