@@ -79,7 +79,8 @@ def _measures(measures: Sequence[Measure]) -> str:
     rows = "".join(f"<tr>{_row(measure, keys, has_sides=has_sides)}</tr>" for measure in measures)
     return (
         f"<h2>{escape(first.name)} ({escape(first.unit)})</h2>\n{_chart(measures)}"
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 

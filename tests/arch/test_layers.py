@@ -43,6 +43,7 @@ OWNERS = {
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo",
+            "omlx.engine.readrate",
             "omlx.engine.shaping"),
     "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.models.agreement",
                "omlx.models.questions", "omlx.cache.codec", "omlx.engine.batch",

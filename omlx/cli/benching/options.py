@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from omlx.bench.client import Target
     from omlx.bench.result import Report
     from omlx.bench.step import OnStep
+    from omlx.bench.workload import Words
     from omlx.models.locate import ModelEntry
     from omlx.settings.build import Resolved
 
@@ -186,6 +187,21 @@ def remote_target(
             raise UsageError(f"--model says which model of {url} is meant; it has: {shown}")
         model = names[0]
     return Target(url, model, found, name=url)
+
+
+def model_words(
+    ctx: click.Context, given: Mapping[str, object], model: str | None
+) -> "Words | None":
+    """Texts counted by the tokenizer of a model here that has the name; None without one."""
+    from omlx.bench.measured import Model
+
+    if model is None:
+        return None
+    try:
+        entry = local_model(ctx, given, model, demo=False)
+    except ModelError:
+        return None
+    return Model(entry.id, entry.path, entry.context_window).words()
 
 
 def api_key(resolved: "Resolved") -> str | None:
