@@ -31,6 +31,10 @@ COMMANDS = {
         "omlx.cli.benching.compare:compare",
         "Give several servers the same work, and show how far one is from the other.",
     ),
+    "accuracy": LazyCommand(
+        "omlx.cli.benching.accuracy:accuracy",
+        "Measure how well a model predicts a text, alone or against a reference.",
+    ),
 }
 
 bench = LazyGroup(
