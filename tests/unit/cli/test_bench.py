@@ -96,6 +96,12 @@ def test_a_page_that_can_not_be_written_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(OmlxError, match="--html: .* cannot be written: No such file"):
         check_html(str(tmp_path / "none" / "page.html"))
     assert check_html(None) is None
+    page = tmp_path / "page.html"
+    assert check_html(str(page)) == page
+    assert not page.exists()
+    page.write_text("old")
+    check_html(str(page))
+    assert page.read_text() == "old"
 
 
 def test_a_server_at_a_url(cli: Cli) -> None:
