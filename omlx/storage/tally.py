@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from omlx.storage.entry import JournalEntry
 
@@ -83,7 +84,7 @@ class Tally:
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(one + two for one, two in zip(self.values(), other.values(), strict=True)))
 
-    def values(self) -> Iterator[int | float]:
+    def values(self) -> Iterator[Any]:
         """The figures in the order of the table."""
         return (getattr(self, one.name) for one in fields(self))
 
