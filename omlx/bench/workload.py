@@ -70,10 +70,10 @@ class Words:
             word = rng.choice(choice)
             if self._costs[word] > lacking:
                 fitting = [w for w, cost in self._costs.items() if cost <= lacking]
-                if not fitting:  # no word is short enough: letters may be
+                if not fitting and rng.random() < 0.5:  # no word is short enough: letters may be
                     words[-1] += "".join(rng.choices(ascii_lowercase, k=lacking))
                     return
-                word = rng.choice(fitting)
+                word = rng.choice(fitting or choice)
             words.append(word)
             lacking -= self._costs[word]
 
@@ -86,8 +86,8 @@ class Words:
 def _costs(count: Count) -> Mapping[str, int]:
     """Tokens that each word adds to a text of words; those that add none are left out."""
     words = dict.fromkeys([*_COMMON.split(), *ascii_lowercase])
-    base = count("so so")
-    costs = {word: count(f"so {word} so") - base for word in words}
+    base = count("zoo yes")
+    costs = {word: count(f"zoo {word} yes") - base for word in words}
     found = {word: cost for word, cost in costs.items() if cost > 0}
     if not found:
         raise BenchError("the model's tokenizer counts no word as a token")
