@@ -1,7 +1,6 @@
 """What `omlx usage` tells of a real server, once that has ended or was killed."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,7 @@ def test_a_killed_server_loses_no_request_that_it_had_noted(
                 told = ask(live)
                 tokens += told["prompt_tokens"]
             wait_until(lambda n=num: usage(tmp_path)["total"]["requests"] == 2 * n)
-            live.process.send_signal(signal.SIGKILL)
-            live.process.wait()
+            live.kill()
     total = usage(tmp_path)["total"]
     assert (total["answers"], total["prompt_tokens"]) == (4, tokens)
     assert total["cached_disk"] > 0 and total["cached_memory"] > 0

@@ -156,7 +156,7 @@ def usage_text(report: Report) -> str:
 
 
 def _table(title: str, lines: Sequence[Line], *, unnamed: str = "unknown") -> str:
-    rows = [(title, *_HEADER)]
+    rows: list[tuple[str, ...]] = [(title, *_HEADER)]
     for line in lines[:_MOST_LINES]:
         rows.append((harmless(line.name) or unnamed, *_cells(line)))
     table = columns(rows, right=range(1, len(_HEADER) + 1))
