@@ -143,7 +143,7 @@ def bench(demo: Path) -> list[str]:
     """A bench that takes seconds."""
     return [
         "bench", "throughput", "--model-dir", str(demo.parent), "--model", demo.name,
-        "--tokens", "256,1k", "--decode", "16", "--rounds", "2",
+        "--tokens", "128,512", "--decode", "8", "--rounds", "2",
     ]  # fmt: skip
 
 
