@@ -75,19 +75,18 @@ class Talk:
 
 
 class StreamServer:
-    """Answers each request by the script while it is entered; connections are kept in order."""
+    """Answers each request by the script while it is entered; `talks` are kept in order.
+
+    `url` is the base of the API.
+    """
 
     def __init__(self, script: Script) -> None:
         self.talks: list[Talk] = []
         self._script = script
         self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
         self._threads = [threading.Thread(target=self._accept)]
-
-    @property
-    def url(self) -> str:
-        """The base URL of the API."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
 
     def __enter__(self) -> Self:
         self._threads[0].start()

@@ -18,7 +18,7 @@ from omlx.cli.view.progress import EnteredProgress
 from omlx.units import format_size
 
 WIDE = 120
-_PLAIN_WIDTH = 100
+_PLAIN_WIDTH = 160
 _PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
 _MOST_ROWS = 60
 _COLUMN_GAP = 2
