@@ -200,7 +200,7 @@ class Verifier:
         uncached = answer.uncached_tokens
         if uncached is None:
             return Check(name, None, f"not checkable: {_NO_COUNT}", figures)
-        reason = f"{when} {uncached:,} of {answer.prompt_tokens:,} tokens were computed"
+        reason = f"{when} {uncached:,} of {answer.prompt_tokens:,} tokens had to be computed"
         if uncached > FEW_TOKENS:
             lost = self._explain(answer.id) if answer.id else None
             if lost is not None:
@@ -223,7 +223,7 @@ class Verifier:
             return Check(TOOLS, None, reason, figures)
         lost = self._explain(answer.id) or self._seen(answer)
         head = "the stable form of prompts is off: "
-        head += f"{uncached:,} of {answer.prompt_tokens:,} tokens were computed"
+        head += f"{uncached:,} of {answer.prompt_tokens:,} tokens had to be computed"
         if lost is None:
             return Check(TOOLS, False, f"{head}, and nothing says why", figures)
         figures |= {

@@ -32,8 +32,8 @@ class Words:
 
     @property
     def whole(self) -> list[str]:
-        """The words that cost one token each within a text."""
-        return list(self._short)
+        """The words that cost one token each within a text; all where there are none."""
+        return [word for word, cost in self._costs.items() if cost == 1] or [*self._costs]
 
     def text(
         self, num_tokens: int, *, seed: str, around: Callable[[str], str] | None = None

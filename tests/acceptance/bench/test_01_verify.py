@@ -44,8 +44,9 @@ def test_the_demo_course(demo: Path, tmp_path: Path, figure: Figure) -> None:
 
 
 @pytest.fixture(scope="module")
-def tooled(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
-    return with_tool_template(demo, tmp_path_factory.mktemp("tooled"))
+def tooled(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """A tiny random model whose template prints tools."""
+    return with_tool_template(tiny_model, tmp_path_factory.mktemp("tooled"))
 
 
 def checks(model: Path, settings: dict[str, object], home: Path) -> dict[str, Check]:
