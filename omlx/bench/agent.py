@@ -173,12 +173,14 @@ class Agents:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._is_cold = is_fresh
+        self._can_go_on = False  # whether the server takes min_tokens
         self._sent: list[Sent] = []
         self._errors: list[BenchError] = []
 
     def run(self) -> Replayed:
         """All agents to their end; the first error of one ends all, and is raised."""
         before = self._insight.bytes_written()
+        self._can_go_on = before is not None
         began = self._clock()
         threads = [
             threading.Thread(target=self._guarded, args=(agent,), daemon=True)
@@ -244,8 +246,10 @@ class Agents:
         with self._lock:
             self._steps.begin(f"agent {agent + 1}, turn {number + 1} of {replay.turns_of(trace)}")
             is_cold = self._is_cold
-        max_tokens = min(turn.num_reply, replay.max_tokens)
-        answer = ask(self._target, Ask(turn.messages(), max_tokens, limit_s=replay.limit_s))
+        tokens = min(turn.num_reply, replay.max_tokens)
+        extra = {"min_tokens": tokens} if self._can_go_on else {}
+        request = Ask(turn.messages(), tokens, limit_s=replay.limit_s, extra=extra)
+        answer = ask(self._target, request)
         with self._lock:
             self._is_cold = False
         if answer.prompt_tokens is None:

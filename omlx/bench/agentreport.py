@@ -9,6 +9,7 @@ from omlx.bench.agent import Replay, Replayed, Sent
 from omlx.bench.machine import describe
 from omlx.bench.measured import Samples
 from omlx.bench.result import Case, Label, Process, Report, Start
+from omlx.bench.spread import spread
 
 FIRST, LATER, ALL = "first", "later", "all"
 
@@ -44,8 +45,24 @@ def agent_report(
         sides=sides,
         measures=samples.measures(),
         rows=tuple(_row(sent) for sent in replayed.turns),
-        notes=(*notes, *found),
+        notes=(_headline(replayed), *notes, *found),
     )
+
+
+def _headline(replayed: Replayed) -> str:
+    """The figures that matter most, in one line; p50 and p95 are over all turns."""
+    turns = replayed.turns
+    ttft = spread([sent.ttft_s for sent in turns])
+    said = f"TTFT p50 {ttft.p50:.2f} s, p95 {ttft.p95:.2f} s"
+    uncached = [sent.uncached for sent in turns if sent.uncached is not None]
+    if len(uncached) == len(turns):
+        each, new = spread(uncached), spread([sent.num_new for sent in turns])
+        share = 1 - sum(uncached) / sum(sent.num_prompt for sent in turns)
+        said = (
+            f"uncached tokens a turn p50 {each.p50:,.0f}, p95 {each.p95:,.0f} (new by the trace: "
+            f"{new.p50:,.0f}, {new.p95:,.0f}); hit rate {share:.1%}; {said}"
+        )
+    return f"{len(turns)} turns: {said}"
 
 
 def _add_turn(samples: Samples, sent: Sent, label: Label, turns: str) -> None:
@@ -71,19 +88,19 @@ def _row(sent: Sent) -> Case:
     tiers = sent.tiers
     return {
         "agent": sent.agent + 1,
-        "trace": sent.trace,
         "turn": sent.turn + 1,
-        "process": sent.label.process.value,
         "prefix": sent.label.start.value,
         "prompt": sent.num_prompt,
         "new": sent.num_new,
         "uncached": sent.uncached,
         "memory": None if tiers is None else tiers.cached_memory,
         "disk": None if tiers is None else tiers.cached_disk,
-        "reply": sent.num_reply,
         "ttft_s": round(sent.ttft_s, 4),
         "end_s": round(sent.total_s, 4),
         "thought_s": round(sent.thought_s, 3),
+        "reply": sent.num_reply,
+        "trace": sent.trace,
+        "process": sent.label.process.value,
     }
 
 

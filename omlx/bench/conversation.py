@@ -92,7 +92,7 @@ class Conversation:
         parent, shared = self._parent(idx, total)
         said = _first(self._turns[parent].said, shared) if parent is not None else []
         shared = sum(one.num_tokens for one in said)
-        is_direct = parent == idx - 1 and self._goes_on(parent, shared)
+        is_direct = parent is not None and parent == idx - 1 and self._goes_on(parent, shared)
         said += self._new(idx, shared, said, (reply, num_reply) if is_direct else ("", 0), parent)
         turn = Turn(
             at_s=request.at_s,

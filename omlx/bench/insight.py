@@ -72,15 +72,13 @@ class Insight:
 
     def setting(self, path: str) -> object:
         """The value of a setting, as {"cache.block_size"}; None if that is not said."""
-        settings = (self._get("/admin/api/settings") or {}).get("settings")
-        entry = cast(Fields, settings).get(path) if isinstance(settings, dict) else None
-        return cast(Fields, entry).get("value") if isinstance(entry, dict) else None
+        settings = _fields((self._get("/admin/api/settings") or {}).get("settings"))
+        return _fields(settings.get(path)).get("value")
 
     def window(self) -> int | None:
         """How many tokens the model's window has."""
-        listed = (self._get(self._base + "/models") or {}).get("data")
-        for raw in cast(list[object], listed) if isinstance(listed, list) else []:
-            one = cast(Fields, raw) if isinstance(raw, dict) else {}
+        for raw in _items((self._get(self._base + "/models") or {}).get("data")):
+            one = _fields(raw)
             if one.get("id") == self._target.model:
                 sizes = (one.get(name) for name in _WINDOWS)
                 return next((size for size in sizes if isinstance(size, int) and size > 0), None)
@@ -95,9 +93,8 @@ class Insight:
             status = self.status()
             if status is None:
                 return None
-            recent = status.get("recent")
-            for raw in cast(list[object], recent) if isinstance(recent, list) else []:
-                one = cast(Fields, raw) if isinstance(raw, dict) else {}
+            for raw in _items(status.get("recent")):
+                one = _fields(raw)
                 name = one.get("id")
                 if isinstance(name, str) and name and request_id.endswith(name):
                     return _course(one)
@@ -110,14 +107,15 @@ class Insight:
         models = self._models()
         if models is None:
             return None
-        return sum(_number(_part(one, "counters").get("bytes_written")) for one in models)
+        counters = (_fields(one.get("counters")) for one in models)
+        return sum(_number(one.get("bytes_written")) for one in counters)
 
     def is_written(self) -> bool | None:
         """Whether all that was computed is on disk."""
         models = self._models()
         if models is None:
             return None
-        writes = [_part(one, "writes") for one in models]
+        writes = [_fields(one.get("writes")) for one in models]
         return not any(one.get("queued_bytes") or one.get("dirty_bytes") for one in writes)
 
     def wait_written(self, timeout_s: float) -> bool | None:
@@ -133,7 +131,7 @@ class Insight:
 
     def _models(self) -> list[Fields] | None:
         status = self.status()
-        return None if status is None else cast(list[Fields], status["models"])
+        return None if status is None else [_fields(one) for one in _items(status.get("models"))]
 
     def _get(self, path: str) -> Fields | None:
         try:
@@ -152,9 +150,14 @@ def _course(one: Fields) -> Course:
     )
 
 
-def _part(one: Fields, name: str) -> Fields:
-    value = one.get(name)
+def _fields(value: object) -> Fields:
+    """An object of JSON; empty where it is anything else."""
     return cast(Fields, value) if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[object]:
+    """A list of JSON; empty where it is anything else."""
+    return cast(list[object], value) if isinstance(value, list) else []
 
 
 def _number(value: object) -> int:

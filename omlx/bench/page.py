@@ -8,6 +8,9 @@ from html import escape
 
 from omlx.bench.chart import Bar, bars
 from omlx.bench.result import Case, Check, Measure, Ratio, Report
+from omlx.units import format_size
+
+_PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --dim: #5f6670; --back: #ffffff;
@@ -50,6 +53,8 @@ def page(report: Report) -> str:
         parts.append(_ratios(report.ratios))
     for name in dict.fromkeys(measure.name for measure in report.measures):
         parts.append(_measures(report.find(name)))
+    if report.rows:
+        parts.append(_rows(report.rows))
     parts += _details(report)
     body = "\n".join(parts)
     return (
@@ -93,9 +98,11 @@ def _row(measure: Measure, keys: Sequence[str], *, has_sides: bool) -> str:
     if not measure.samples:
         return cells + '<td class="n">-</td>' * 6
     found = measure.spread()
-    cells += f'<td class="n main">{escape(shown(found.median))}</td>'
-    values = (found.least, found.most, found.p95, found.p99, found.count)
-    return cells + "".join(f'<td class="n">{escape(shown(value))}</td>' for value in values)
+    tail = (found.p95, found.p99) if found.count >= _PERCENTILES_FROM else (None, None)
+    cells += f'<td class="n main">{escape(shown(found.median, measure.unit))}</td>'
+    for value in (found.least, found.most, *tail):
+        cells += f'<td class="n">{escape(shown(value, measure.unit))}</td>'
+    return cells + f'<td class="n">{found.count:,}</td>'
 
 
 def _chart(measures: Sequence[Measure]) -> str:
@@ -106,7 +113,8 @@ def _chart(measures: Sequence[Measure]) -> str:
     found = []
     for measure, label in zip(drawn, labels, strict=True):
         spread = measure.spread()
-        found.append(Bar(label, spread.median, spread.least, spread.most, shown(spread.median)))
+        text = shown(spread.median, measure.unit)
+        found.append(Bar(label, spread.median, spread.least, spread.most, text))
     return bars(found, unit=drawn[0].unit)
 
 
@@ -127,13 +135,13 @@ def _ratios(ratios: Sequence[Ratio]) -> str:
     rows = ""
     for ratio in ratios:
         found = ratio.interval
-        high = "?" if found.high95 is None else f"{found.high95:.3f}"
+        range95 = "?" if found.high95 is None else f"{found.low95:.3f}–{found.high95:.3f}"
         main = ' class="n main"' if found.is_decided else ' class="n"'
         rows += (
             f"<tr><td>{escape(ratio.name)}</td><td>{escape(case_text(ratio.case))}</td>"
             f"<td>{escape(str(ratio.label))}</td>"
             f"<td>{escape(ratio.side)} / {escape(ratio.base)}</td>"
-            f'<td{main}>{found.ratio:.3f}</td><td class="n">{found.low95:.3f}–{high}</td>'
+            f'<td{main}>{found.ratio:.3f}</td><td class="n">{range95}</td>'
             f'<td class="n">{found.pairs}</td></tr>'
         )
     heads = "".join(f"<th>{name}</th>" for name in ("figure", "case", "label", "sides"))
@@ -160,6 +168,22 @@ def _checks(checks: Sequence[Check]) -> str:
     )
 
 
+def _rows(rows: Sequence[Case]) -> str:
+    """What was measured one by one."""
+    keys = tuple(dict.fromkeys(key for row in rows for key in row))
+    heads = "".join(f"<th>{escape(key)}</th>" for key in keys)
+    lines = "".join(
+        "<tr>"
+        + "".join(f'<td class="n">{escape(shown(row.get(key)))}</td>' for key in keys)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<h2>one by one</h2><div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
 def _details(report: Report) -> list[str]:
     found: list[str] = []
     for name, facts in report.sides.items():
@@ -180,10 +204,12 @@ def case_text(case: Case) -> str:
     return ", ".join(f"{key} {shown(value)}" for key, value in case.items())
 
 
-def shown(value: object) -> str:
-    """A value for people: numbers to three digits that count."""
+def shown(value: object, unit: str = "") -> str:
+    """A value for people: numbers to three digits that count, bytes as sizes."""
     if value is None:
         return "-"
+    if unit == "bytes" and isinstance(value, int | float):
+        return format_size(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:

@@ -145,8 +145,10 @@ def _scores(logprobs: object) -> Iterator[Score]:
     content = cast(dict[str, object], logprobs).get("content") if isinstance(logprobs, dict) else ()
     for entry in cast(list[object], content) if isinstance(content, list) else []:
         match entry:
-            case {"token": str(text), "logprob": float(own) | int(own), "top_logprobs": [*top]}:
-                yield Score(text, _margin(text, own, cast(list[object], top)))
+            case {"token": str(text), "logprob": float(own) | int(own)}:
+                top = cast(dict[str, object], entry).get("top_logprobs")
+                others = cast(list[object], top) if isinstance(top, list) else []
+                yield Score(text, _margin(text, own, others))
             case _:
                 pass
 

@@ -18,7 +18,7 @@ _MAX_ID_TOKENS = 65_536
 _MAX_SECONDS = 10.0**9
 PACKAGED = Path(__file__).with_name("traces")
 """The folder of the traces that come with omlx; its NOTICE says where they are from."""
-_HINT = "docs/guide/bench.md describes trace files"
+_HINT = "docs/guide/bench-agents.md describes trace files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class _Reader:
             self._integer(fields, "", name, default=0) for name in ("system_tokens", "tool_tokens")
         )
         rows = fields.get("requests")
-        if not isinstance(rows, list) or not rows:
-            raise self._wrong("requests", "a list of at least one request", rows)
+        if not isinstance(rows, list) or rows == []:
+            raise self._wrong("requests", "a list of at least one request", fields.get("requests"))
         requests: list[TraceRequest] = []
         for idx, row in enumerate(cast(list[object], rows)):
             requests.append(self._request(row, f"requests[{idx}]", size))

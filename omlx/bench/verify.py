@@ -56,8 +56,8 @@ class Wanted:
     """How the checks are made: sizes in tokens, `at_once` requests, limits in seconds."""
 
     seed: str = "0"
-    num_tokens: int = 700
-    max_tokens: int = 8
+    num_tokens: int = 600
+    max_tokens: int = 4
     at_once: int = 4
     limit_s: float = 600.0
 
@@ -190,7 +190,7 @@ class Verifier:
         if self._has_scores is None:
             self._has_scores = self._insight.is_omlx
         if self._has_scores:  # others may refuse it
-            extra |= {"logprobs": True, "top_logprobs": 2}
+            extra |= {"logprobs": True, "top_logprobs": 2, "min_tokens": self._wanted.max_tokens}
         return Ask(probe.messages, self._wanted.max_tokens, self._wanted.limit_s, extra=extra)
 
     def _hit(
@@ -200,7 +200,7 @@ class Verifier:
         uncached = answer.uncached_tokens
         if uncached is None:
             return Check(name, None, f"not checkable: {_NO_COUNT}", figures)
-        reason = f"{when} {uncached:,} of {answer.prompt_tokens:,} tokens were computed"
+        reason = f"{when} {uncached:,} of {answer.prompt_tokens:,} tokens had to be computed"
         if uncached > FEW_TOKENS:
             lost = self._explain(answer.id) if answer.id else None
             if lost is not None:
@@ -223,7 +223,7 @@ class Verifier:
             return Check(TOOLS, None, reason, figures)
         lost = self._explain(answer.id) or self._seen(answer)
         head = "the stable form of prompts is off: "
-        head += f"{uncached:,} of {answer.prompt_tokens:,} tokens were computed"
+        head += f"{uncached:,} of {answer.prompt_tokens:,} tokens had to be computed"
         if lost is None:
             return Check(TOOLS, False, f"{head}, and nothing says why", figures)
         figures |= {

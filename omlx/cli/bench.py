@@ -15,6 +15,10 @@ COMMANDS = {
         "omlx.cli.benching.concurrency:concurrency",
         "Measure streams side by side, and how near they come to what memory allows.",
     ),
+    "cache": LazyCommand(
+        "omlx.cli.benching.cache:cache",
+        "Measure the time to the first token by where a prefix comes from.",
+    ),
     "agent": LazyCommand(
         "omlx.cli.benching.agent:agent",
         "Replay traces of coding agents, any number of them at once.",
@@ -22,10 +26,6 @@ COMMANDS = {
     "verify": LazyCommand(
         "omlx.cli.benching.verify:verify",
         "Check that the prefix cache hits when it should, and fail if it doesn't.",
-    ),
-    "cache": LazyCommand(
-        "omlx.cli.benching.cache:cache",
-        "Measure the time to the first token by where a prefix comes from.",
     ),
     "compare": LazyCommand(
         "omlx.cli.benching.compare:compare",

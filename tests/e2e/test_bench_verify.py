@@ -176,4 +176,4 @@ def test_a_bad_trace_is_named_before_anything_starts(tmp_path: Path, tiny_model:
     done = run_omlx("bench", "agent", str(bad), "--model", str(tiny_model), home=tmp_path)
     assert done.returncode == 1
     assert f'error: {bad}: requests[0].in is "many", but must be a whole number' in done.stderr
-    assert "hint: docs/guide/bench.md" in done.stderr
+    assert "hint: docs/guide/bench-agents.md" in done.stderr

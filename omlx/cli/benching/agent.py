@@ -3,7 +3,7 @@
 Knows nothing about how they are replayed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from omlx.bench.client import Target
     from omlx.bench.insight import Insight
     from omlx.bench.result import Report
+    from omlx.bench.trace import Trace
 
 _AUTO = "auto"
 
@@ -145,8 +146,11 @@ def agent(ctx: click.Context, **given: Any) -> None:
         raise UsageError("--url and --demo exclude each other")
     if url is None and given["window"] is not None:
         raise UsageError("--window needs --url: the window of a model here is known")
+    if url is None and given["key"] is not None:
+        raise UsageError("--key needs --url")
     page = check_html(given.pop("html"))
     options = {name: given.pop(name) for name in _OPTIONS}
+    options["traces"] = _traces(options["traces"])
     with ending_servers():
         report = _own(ctx, options, given) if url is None else _remote(ctx, url, options, given)
     show(report, as_json=as_json, html=page)
@@ -165,8 +169,6 @@ def _own(ctx: click.Context, options: Mapping[str, Any], given: Mapping[str, Any
     from omlx.bench.measured import Model, server_facts
     from omlx.bench.servers import Serve, serving
 
-    if options["key"] is not None:
-        raise UsageError("--key needs --url")
     entry = local_model(ctx, given, options["model"], demo=options["demo"])
     words = Model(entry.id, entry.path, entry.context_window).words().whole
     replay = _replay(options, words, entry.context_window)
@@ -202,12 +204,17 @@ def _remote(
     )
 
 
-def _replay(options: Mapping[str, Any], words: list[str], window: int | None) -> "Replay":
-    from omlx.bench.agent import Replay, check_fits, fitting_scale
+def _traces(paths: Sequence[Path]) -> "tuple[Trace, ...]":
+    """The traces that are named, or those that come with omlx."""
     from omlx.bench.trace import PACKAGED, find_traces, load_trace
 
-    found = find_traces(options["traces"] or [PACKAGED])
-    traces = tuple(load_trace(path) for path in found)
+    return tuple(load_trace(path) for path in find_traces(paths or [PACKAGED]))
+
+
+def _replay(options: Mapping[str, Any], words: list[str], window: int | None) -> "Replay":
+    from omlx.bench.agent import Replay, check_fits, fitting_scale
+
+    traces = options["traces"]
     scale = options["scale"]
     if scale is None:
         scale = fitting_scale(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from omlx.models.locate import ModelEntry
     from omlx.settings.build import Resolved
 
+_HERE = ("127.0.0.1", "localhost", "::1")
 _EXPLAIN_S = 10.0
 _COMMAND_S = 300.0
 _READY_S = 600.0
@@ -44,7 +45,7 @@ _POLL_S = 0.1
     "--tokens",
     metavar="N",
     type=click.IntRange(600, 1_000_000),
-    default=700,
+    default=600,
     show_default=True,
     help="Tokens of a prompt, roughly; more than two blocks.",
 )
@@ -215,8 +216,10 @@ def _explainer_of(resolved: "Resolved", target: "Target") -> "Explain":
     from omlx.bench.verify import unexplained
     from omlx.client import running_servers
 
-    port = connection_to(target.url)[0].port
-    if any(server.port == port for server in running_servers(resolved.state_dir)):
+    connection, _ = connection_to(target.url)
+    is_here = connection.host in _HERE
+    running = running_servers(resolved.state_dir) if is_here else []
+    if any(server.port == connection.port for server in running):
         return _explainer(resolved)
     return unexplained
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from omlx.bench.conversation import Conversation, Turn, most_messages
 from omlx.bench.trace import Trace, TraceRequest, load_trace
+from omlx.bench.workload import Words
 
 TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
 # So many that two runs of words are hardly ever the same by chance.
@@ -153,3 +154,11 @@ def test_a_reply_is_never_cut() -> None:
     last = talk.next_turn()
     assert "a b c" not in [one.text for one in last.said]
     assert (last.num_prompt, last.num_new) == (60, 20)
+
+
+def test_words_that_are_one_token_each() -> None:
+    whole = Words(lambda text: len(text.split())).whole
+    assert len(set(whole)) == len(whole) > 100
+    uneven = Words(lambda text: sum(1 + (len(word) > 2) for word in text.split())).whole
+    assert uneven and all(len(word) <= 2 for word in uneven)
+    assert Words(lambda text: 2 * len(text.split())).whole, "better two tokens than no text"

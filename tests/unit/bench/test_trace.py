@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str) -> None:
         load_trace(path)
     assert str(path) in caught.value.message
     assert len(caught.value.message) < 400
-    assert "docs/guide/bench.md" in caught.value.hint
+    assert "docs/guide/bench-agents.md" in caught.value.hint
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_without_a_cache_all_four_fail() -> None:
     found = outcomes(Habits(is_caching=False))
     assert set(passed(found).values()) == {False}, found
     size = found[SAME].figures["prompt_tokens"]
-    assert f"{size:,} of {size:,} tokens were computed" in found[SAME].reason
+    assert f"{size:,} of {size:,} tokens had to be computed" in found[SAME].reason
     assert "once and the rest of each is" in found[CONCURRENT].reason
 
 
