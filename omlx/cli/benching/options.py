@@ -93,7 +93,7 @@ def tokens_option(
     """An option that takes numbers of tokens, with commas between them: "512,2k"."""
     return click.option(
         name,
-        metavar="N,N,…",
+        metavar="N,N,...",
         type=Numbers(low),
         default=",".join(_short(number) for number in default),
         show_default=True,
