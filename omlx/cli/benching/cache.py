@@ -37,14 +37,14 @@ _RATES = "100MB,500MB,2GB"
 )
 @click.option(
     "--kinds",
-    metavar="KIND,…",
+    metavar="KIND,...",
     default=",".join(_KINDS),
     show_default=True,
     help="Kinds of layers of the tiny random models that are measured without --model.",
 )
 @click.option(
     "--rates",
-    metavar="SIZE,…",
+    metavar="SIZE,...",
     type=Sizes(),
     default=_RATES,
     show_default=True,
