@@ -157,7 +157,11 @@ class _Reader:
         words = cast(list[object], raw) if isinstance(raw, list) else []
         found = [word for word in words if isinstance(word, str) and "\0" not in word]
         if not found or len(found) != len(words):
-            raise self._wrong("command", 'a list of texts, as ["server", "--port", "{port}"]', raw)
+            raise self._wrong(
+                "command",
+                'a list of texts, as ["server", "--port", "{port}"]',
+                self._raw.get("command"),
+            )
         if not any("{port}" in word for word in found):
             raise BenchError(
                 f"{self._where}: command has no {{port}}",

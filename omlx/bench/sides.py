@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -337,11 +337,6 @@ def with_venv(recipe: Recipe, peers_dir: Path) -> Path | None:
         return Path(recipe.venv).expanduser()
     needs = any("{python}" in word or "{bin}" in word for word in recipe.command)
     return peers_dir / recipe.name if needs and recipe.package else None
-
-
-def named(recipe: Recipe, name: str) -> Recipe:
-    """The recipe under another name, for two of the same server."""
-    return replace(recipe, name=name)
 
 
 def free_port() -> int:
