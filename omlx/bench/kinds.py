@@ -39,7 +39,7 @@ def make_models(kinds: Sequence[str], folder: Path, *, seed: int) -> list[Model]
 
 def main(arguments: Sequence[str]) -> int:
     """What the process does; the exit code."""
-    from omlx.models.arch.tiny import Kind, write_tiny
+    from omlx.models.tinykinds import Kind, write_tiny
 
     folder, seed, *kinds = arguments
     for kind in kinds:

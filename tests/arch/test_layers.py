@@ -38,7 +38,7 @@ OWNERS = {
                "omlx.cli"),
     "yaml": ("omlx.launch",),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch",
-            "omlx.models.agreement", "omlx.models.measure", "omlx.models.questions",
+            "omlx.models.tinykinds", "omlx.models.agreement", "omlx.models.measure", "omlx.models.questions",
             "omlx.cache.codec",
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
