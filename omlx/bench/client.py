@@ -128,11 +128,10 @@ def ask_all(jobs: Sequence[tuple[Target, Ask]]) -> list[Answer | RequestError]:
     They are sent when all are connected. Ctrl-C in the meantime ends them.
     """
     outcomes: list[Answer | RequestError | None] = [None] * len(jobs)
-    start = threading.Barrier(len(jobs)) if jobs else None
+    start = threading.Barrier(max(1, len(jobs)))
     exchanges = [_Exchange(target, request) for target, request in jobs]
 
     def run(idx: int) -> None:
-        assert start is not None
         try:
             outcomes[idx] = exchanges[idx].run(lambda: _meet(start))
         except RequestError as error:

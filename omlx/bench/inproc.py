@@ -10,11 +10,11 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from omlx.bench.failure import BenchError
 from omlx.bench.process import Program, python_path
@@ -63,7 +63,7 @@ class Plan:
 
 
 @contextmanager
-def running(plan: Plan) -> Iterator[Iterator[Timed]]:
+def running(plan: Plan) -> Generator[Iterator[Timed]]:
     """The results of a plan as they come, from a process that is gone afterwards; BenchError."""
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as name:
         folder = Path(name)
@@ -77,7 +77,13 @@ def running(plan: Plan) -> Iterator[Iterator[Timed]]:
             cwd=folder,
         )
         with program:
-            yield (Timed(**line) for line in lines(program, out, len(plan.jobs)))
+            yield map(_timed, lines(program, out, len(plan.jobs)))
+
+
+def _timed(line: dict[str, float]) -> Timed:
+    whole = {"num_tokens", "num_decoded", "round_idx", "cached_tokens"}
+    figures: dict[str, Any] = {k: int(v) if k in whole else v for k, v in line.items()}
+    return Timed(**figures)
 
 
 def lines(program: Program, out: Path, number: int) -> Iterator[dict[str, float]]:

@@ -6,7 +6,7 @@ Knows nothing about what is measured.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omlx.bench.machine import describe
 from omlx.bench.result import Case, Check, Label, Measure, Ratio, Report, Value
@@ -108,7 +108,7 @@ def report_of(
 
 
 def _plain(value: object) -> object:
-    return [*value] if isinstance(value, tuple) else value
+    return list(cast(tuple[object, ...], value)) if isinstance(value, tuple) else value
 
 
 def server_facts(serve: Serve) -> dict[str, object]:

@@ -110,7 +110,7 @@ def _chart(measures: Sequence[Measure]) -> str:
     if len(drawn) < 2:
         return ""
     labels = _labels(drawn)
-    found = []
+    found: list[Bar] = []
     for measure, label in zip(drawn, labels, strict=True):
         spread = measure.spread()
         text = shown(spread.median, measure.unit)

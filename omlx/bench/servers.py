@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -226,7 +226,7 @@ class Server:
 
 
 @contextmanager
-def serving(serve: Serve, *, home: Path | None = None, name: str = "omlx") -> Iterator[Server]:
+def serving(serve: Serve, *, home: Path | None = None, name: str = "omlx") -> Generator[Server]:
     """A server that runs and is ready, and is gone afterwards."""
     with Server(serve, home=home, name=name) as server:
         yield server

@@ -65,6 +65,7 @@ class Course:
         serve: Serve,
         model: Model,
         prompts: tuple[Sequence[int], Sequence[int]],
+        *,
         steps: Steps,
         what: str,
         note: Callable[[str], None],
@@ -112,7 +113,7 @@ class Course:
         """Both prompts in turn, with memory for half of what they take."""
         self._steps.begin(f"{self._what}: half the memory")
         self._disk = NO_LIMIT
-        settings = {"cache.max_disk_rate": 0, "cache.memory_size": budget_bytes}
+        settings: dict[str, object] = {"cache.max_disk_rate": 0, "cache.memory_size": budget_bytes}
         self._restart(settings)
         for prompt in (self._first, self._second):
             self._ask("", prompt, Start.DISK)  # fills the memory

@@ -92,7 +92,9 @@ def _measure(models: Sequence[Model], name: str, options: Options, on_step: OnSt
         for model in models:
             prompts = _prompts(model, options, round_idx)
             what = f"{model.id}, round {round_idx + 1}"
-            course = Course(serves[model.id], model, prompts, steps, what, samples.note)
+            course = Course(
+                serves[model.id], model, prompts, steps=steps, what=what, note=samples.note
+            )
             for one in course.run(options.rates):
                 _take(one, model, options, samples)
                 seen[model.id, one.step, one.disk].append(one)

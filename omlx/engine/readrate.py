@@ -6,10 +6,12 @@ Knows nothing about models. For a process of its own: it takes memory and a thre
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import psutil
 
+_mx: Any = mx  # what the stubs leave untyped
 _PIECES = 8
 _MAX_PIECE_BYTES = 256 << 20
 _SHARE = 16  # of the memory that is free, all pieces together take one part in so many
@@ -44,11 +46,11 @@ def measure_read_rate(*, free_bytes: int | None = None) -> ReadRate:
     rows = max(1, piece // (4 * _WIDTH))
     matrices = [mx.random.normal((rows, _WIDTH)) for _ in range(_PIECES)]
     vector = mx.random.normal((_WIDTH, 1))
-    mx.eval(*matrices, vector)
+    _mx.eval(*matrices, vector)
     num_bytes = sum(matrix.nbytes for matrix in matrices)
     return ReadRate(
-        matvec=num_bytes / _fastest(lambda: mx.eval(*(matrix @ vector for matrix in matrices))),
-        total=num_bytes / _fastest(lambda: mx.eval(*(matrix.sum() for matrix in matrices))),
+        matvec=num_bytes / _fastest(lambda: _mx.eval(*(matrix @ vector for matrix in matrices))),
+        total=num_bytes / _fastest(lambda: _mx.eval(*(matrix.sum() for matrix in matrices))),
         num_bytes=num_bytes,
         device=str(mx.default_device()),
     )

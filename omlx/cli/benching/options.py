@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -114,7 +114,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     ) -> tuple[int, ...]:
         """The numbers in order, each once."""
         if isinstance(value, tuple):
-            return value
+            return cast(tuple[int, ...], value)
         found: list[int] = []
         for part in str(value).split(","):
             text = part.strip().lower()
@@ -140,7 +140,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
         from omlx.units import parse_size
 
         if isinstance(value, tuple):
-            return value
+            return cast(tuple[int, ...], value)
         if str(value).strip() == "none":
             return ()
         found: list[int] = []
@@ -182,10 +182,11 @@ def local_model(
         return named.entry
     if not found:
         raise no_models(resolved)
-    if len(found) > 1:
+    only, *others = found
+    if others:
         ids = ", ".join(entry.id for entry in found[:8])
         raise UsageError(f"--model says which of {len(found)} models: {ids}")
-    return found[0]
+    return only
 
 
 def _one_in(folder: Path) -> "ModelEntry":

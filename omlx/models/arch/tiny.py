@@ -63,6 +63,28 @@ _EXPERTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 
+_STATE: Mapping[str, Any] = MappingProxyType(
+    {
+        "model_type": "mamba2",
+        "num_heads": 16,
+        "head_dim": 32,
+        "vocab_size": NUM_VOCAB,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "state_size": 64,
+        "num_hidden_layers": 6,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": True,
+        "time_step_limit": [0.0, 1e9],
+        "time_step_rank": "auto",
+        "max_position_embeddings": WINDOW,
+    }
+)
+
 
 def config_of(kind: Kind) -> dict[str, Any]:
     """The configuration of a kind, as config.json has it."""
@@ -95,25 +117,7 @@ def config_of(kind: Kind) -> dict[str, Any]:
                 "query_pre_attn_scalar": 64,
             }
         case Kind.STATE:
-            return {
-                "model_type": "mamba2",
-                "num_heads": 16,
-                "head_dim": 32,
-                "vocab_size": NUM_VOCAB,
-                "hidden_size": 256,
-                "intermediate_size": 512,
-                "state_size": 64,
-                "num_hidden_layers": 6,
-                "layer_norm_epsilon": 1e-5,
-                "conv_kernel": 4,
-                "n_groups": 1,
-                "use_bias": False,
-                "use_conv_bias": True,
-                "tie_word_embeddings": True,
-                "time_step_limit": [0.0, 1e9],
-                "time_step_rank": "auto",
-                "max_position_embeddings": WINDOW,
-            }
+            return dict(_STATE)
         case Kind.HYBRID:
             return {
                 **_COMMON,
