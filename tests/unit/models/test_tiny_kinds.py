@@ -6,10 +6,10 @@ import pytest
 
 from omlx.bench.kinds import KINDS
 from omlx.cache.codec import Codec
-from omlx.models.tinykinds import NUM_VOCAB, WINDOW, Kind, write_tiny
 from omlx.models.config import context_window, read_json
 from omlx.models.load import load, probe_caches
 from omlx.models.text import TextModel
+from omlx.models.tinykinds import NUM_VOCAB, WINDOW, Kind, write_tiny
 from omlx.models.weights import step_weights
 
 
