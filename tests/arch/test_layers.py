@@ -39,14 +39,15 @@ OWNERS = {
     "yaml": ("omlx.launch",),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch",
             "omlx.models.agreement", "omlx.models.measure", "omlx.models.questions",
-            "omlx.cache.codec",
+            "omlx.models.quantize", "omlx.cache.codec",
             "omlx.cache.landing",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo",
             "omlx.engine.readrate",
             "omlx.engine.shaping"),
     "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.models.agreement",
-               "omlx.models.questions", "omlx.cache.codec", "omlx.engine.batch",
+               "omlx.models.questions", "omlx.models.quantize", "omlx.cache.codec",
+               "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip
 STDLIB_ONLY_PACKAGES = ("settings", "client", "errors", "units", "stats", "log")
