@@ -31,6 +31,7 @@ from omlx.storage.layout import BlockHash, RootHash
 from omlx.storage.others import warn_of_others
 from omlx.storage.pace import Pace, PacedFileSystem
 from omlx.storage.store import BlockStore
+from omlx.storage.throttle import Throttle
 
 _log = logging.getLogger("omlx.engine")
 _SNAPSHOT_SHARE = 4  # snapshots take one part in so many of the memory tier's bytes
@@ -114,7 +115,8 @@ def _open_disk(
     if config.disk_bytes == 0 or not config.cache_dir:
         return None, "disk tier off by setting"
     directory, pace = Path(config.cache_dir), Pace()
-    fs = PacedFileSystem(pace)
+    rate = config.disk_bytes_per_s
+    fs = PacedFileSystem(pace, Throttle(rate) if rate else None)
     describe = {"model": config.model_id, "fingerprint": identity, "layout": dict(layout)}
     try:
         max_bytes = config.disk_bytes

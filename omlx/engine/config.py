@@ -30,6 +30,7 @@ class EngineConfig:
     disk_bytes: int | None = None
     state_bytes: int | None = None
     daily_bytes: int | None = None
+    disk_bytes_per_s: int = 0
     min_free_bytes: int = 10 * 10**9
     load: str = "auto"
     write_delay_s: float = 2.0

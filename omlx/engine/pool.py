@@ -52,6 +52,7 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         disk_bytes=None if cache.max_size == "auto" else cache.max_size,
         state_bytes=None if cache.snapshot_max_size == "auto" else cache.snapshot_max_size,
         daily_bytes=cache.max_write_per_day,
+        disk_bytes_per_s=cache.max_disk_rate,
         min_free_bytes=cache.min_free,
         load=cache.load,
         write_delay_s=cache.write_delay,

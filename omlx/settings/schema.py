@@ -123,6 +123,15 @@ class Cache:
             unit=Unit.SIZE,
         ),
     ] = None
+    max_disk_rate: Annotated[
+        int,
+        Option(
+            "Most bytes that the disk tier reads and writes in a second, for each model; 0 is no "
+            "limit.",
+            flag="--cache-max-disk-rate",
+            unit=Unit.SIZE,
+        ),
+    ] = 0
     min_free: Annotated[
         int,
         Option(

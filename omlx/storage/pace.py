@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from omlx.storage.fs import RealFileSystem
+from omlx.storage.throttle import Throttle
 
 _SHARE = 0.25
 _PIECE_BYTES = 1 << 20  # under a millisecond of copying
@@ -59,29 +60,38 @@ class Pace:
 
 
 class PacedFileSystem(RealFileSystem):
-    """The real file system, which moves bytes at a pace."""
+    """The real file system, which moves bytes at a pace, and at most at the rate of a throttle."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, throttle: Throttle | None = None) -> None:
         super().__init__()
         self._pace = pace
+        self._throttle = throttle
 
     def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
         """Reads less at a time while others need the cores."""
         got = super().preadv(fd, self._piece(buffers), offset)
-        self._pace.rest()
+        self._moved(got)
         return got
 
     def writev(self, fd: int, buffers: Sequence[memoryview]) -> int:
         """Writes less at a time while others need the cores."""
         written = super().writev(fd, self._piece(buffers))
-        self._pace.rest()
+        self._moved(written)
         return written
 
+    def _moved(self, num_bytes: int) -> None:
+        if self._throttle is not None:
+            self._throttle.moved(num_bytes)
+        self._pace.rest()
+
     def _piece(self, buffers: Sequence[memoryview]) -> Sequence[memoryview]:
-        if not self._pace.is_busy:
+        limits = [_PIECE_BYTES] if self._pace.is_busy else []
+        if self._throttle is not None:
+            limits.append(self._throttle.piece_bytes)
+        if not limits:
             return buffers
         taken: list[memoryview] = []
-        room = _PIECE_BYTES
+        room = min(limits)
         for buffer in buffers:
             taken.append(buffer[:room])
             room -= len(taken[-1])

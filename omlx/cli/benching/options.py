@@ -128,6 +128,32 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         return tuple(sorted(set(found)))
 
 
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Sizes with commas between them, such as 100MB,2GB; "none" is no size."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The sizes in bytes, in the order in which they were given."""
+        from omlx.units import parse_size
+
+        if isinstance(value, tuple):
+            return value
+        if str(value).strip() == "none":
+            return ()
+        found: list[int] = []
+        for part in str(value).split(","):
+            try:
+                found.append(parse_size(part))
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+            if not found[-1]:
+                self.fail("a size of 0 bytes is of no use here", param, ctx)
+        return tuple(dict.fromkeys(found))
+
+
 def _short(number: int) -> str:
     return f"{number // 1024}k" if number >= 1024 and number % 1024 == 0 else str(number)
 
