@@ -31,6 +31,7 @@ OWNERS = {
     "llguidance": ("omlx.engine.constrain",),
     "prometheus_client": ("omlx.server",),
     "xxhash": ("omlx.storage",),
+    "gguf": ("omlx.models.gguf_arrays",),
     "lm_eval": ("omlx.models.questions",),
     "datasets": ("omlx.models.questions",),
     "huggingface_hub": ("omlx.models.hub",),

@@ -19,7 +19,7 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 # Fractions of a group's range that are tried: clipping the ends makes the steps finer.
 _FEW: Sequence[float] = (1.0, 0.85, 0.7)
 _MANY: Sequence[float] = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.63, 0.55)
-_SLAB_VALUES = 2**22
+_SLAB_VALUES = 2**19  # so that all tries of a slab stay within some tens of megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,7 @@ def quantize(
         return Packed(packed, scales, None)
     columns = weight.shape[-1]
     rows = weight.reshape(-1, columns)
-    weights = mx.ones((1, columns)) if importance is None else importance
-    weights = mx.broadcast_to(weights, weight.shape).reshape(-1, columns)
+    weights = _by_row(weight, importance)
     step = max(1, _SLAB_VALUES // columns)
     parts: list[Packed] = []
     for first in range(0, rows.shape[0], step):
@@ -80,11 +79,23 @@ def values(
     """What a matrix's values would be in a format, from fewer tries: enough to compare formats."""
     if form.mode != "affine":
         return quantize(weight, form, dtype=dtype).values(form)
-    groups = weight.reshape(*weight.shape[:-1], -1, form.group)
-    weights = mx.ones(weight.shape[-1:]) if importance is None else importance
-    h = _floored(mx.broadcast_to(weights, weight.shape).reshape(groups.shape))
-    scale, bias = fit(groups, h, form.bits, dtype=DTYPES[dtype], tried=_FEW)
-    return (codes_of(groups, scale, bias, form.bits) * scale + bias).reshape(weight.shape)
+    columns = weight.shape[-1]
+    rows, weights = weight.reshape(-1, columns), _by_row(weight, importance)
+    parts: list[mx.array] = []
+    step = max(1, _SLAB_VALUES // columns)
+    for first in range(0, rows.shape[0], step):
+        groups = rows[first : first + step].reshape(-1, columns // form.group, form.group)
+        h = _floored(weights[first : first + step].reshape(groups.shape))
+        scale, bias = fit(groups, h, form.bits, dtype=DTYPES[dtype], tried=_FEW)
+        parts.append(codes_of(groups, scale, bias, form.bits) * scale + bias)
+        _mx.eval(parts[-1])
+    return mx.concatenate(parts).reshape(weight.shape)
+
+
+def _by_row(weight: mx.array, importance: mx.array | None) -> mx.array:
+    columns = weight.shape[-1]
+    weights = mx.ones((1, columns)) if importance is None else importance
+    return mx.broadcast_to(weights, weight.shape).reshape(-1, columns)
 
 
 def _floored(h: mx.array) -> mx.array:
@@ -122,22 +133,20 @@ def fit(
     low = mx.min(groups, axis=-1, keepdims=True)
     high = mx.max(groups, axis=-1, keepdims=True)
     levels = 2**bits - 1
-    scale, bias = _plain(low, high, levels, dtype)
-    least = _error(groups, h, scale, bias, bits)
     middle, width = (low + high) / 2, high - low
     total = mx.sum(h, axis=-1, keepdims=True)
-    for fraction in tried:
-        s = width * (fraction / levels)
-        b = middle - s * (levels / 2)
-        for _ in range(2):
-            s, b = _line(groups, h, codes_of(groups, s, b, bits), total=total, before=(s, b))
-            s, b = s.astype(dtype).astype(mx.float32), b.astype(dtype).astype(mx.float32)
-        error = _error(groups, h, s, b, bits)
-        is_better = error < least
-        scale, bias = mx.where(is_better, s, scale), mx.where(is_better, b, bias)
-        least = mx.where(is_better, error, least)
-        _mx.eval(scale, bias, least)
-    return scale, bias
+    # All fractions at once, along a new first axis.
+    fractions = mx.array(tried).reshape(-1, *(1 for _ in groups.shape))
+    s = width * (fractions / levels)
+    b = middle - s * (levels / 2)
+    for _ in range(2):
+        s, b = _line(groups, h, codes_of(groups, s, b, bits), total=total, before=(s, b))
+        s, b = s.astype(dtype).astype(mx.float32), b.astype(dtype).astype(mx.float32)
+    plain = _plain(low, high, levels, dtype)
+    s, b = (mx.concatenate([p[None], f]) for p, f in zip(plain, (s, b), strict=True))
+    # The first of equal ones is taken: the plain range.
+    best = mx.argmin(_error(groups, h, s, b, bits), axis=0, keepdims=True)
+    return mx.take_along_axis(s, best, axis=0)[0], mx.take_along_axis(b, best, axis=0)[0]
 
 
 def _plain(
