@@ -43,7 +43,7 @@ _STEPS = 4  # plain lines a stage
     "--quality",
     metavar="KL",
     type=click.FloatRange(0.0, 10.0, min_open=True),
-    help="As small as the predicted KL to the original stays within so many nats a token.",
+    help="As small as KL(original || result) stays within so many nats a token, as measured.",
 )
 @click.option(
     "--calibration",

@@ -24,11 +24,13 @@ def to_text(made: Mapping[str, Any], path: Path | None) -> str:
         (name, label, format_size(nbytes), f"{kl:.5f}")
         for name, label, nbytes, kl in made["groups"]
     ]
+    kl = made["measured_kl"]
+    measured = "" if kl is None else f"measured on the calibration text: KL {kl:.4f} nats a token"
     total = (
         f"{plan['bits']:.2f} bits a weight, {format_size(plan['nbytes'])}, "
         f"predicted KL {plan['predicted_kl']:.4f} nats a token, scales in {made['dtype']}"
     )
-    parts = [columns(rows, right=(2, 3)), "", total]
+    parts = [columns(rows, right=(2, 3)), "", total, *([measured] if measured else [])]
     parts += [f"note: {note}" for note in plan["notes"]]
     if path is not None:
         parts.append(str(path))
@@ -44,6 +46,7 @@ def to_json(made: Mapping[str, Any], path: Path | None) -> str:
         "bytes": plan["nbytes"],
         "weights": made["num_values"],
         "predicted_kl": plan["predicted_kl"],
+        "measured_kl": made["measured_kl"],
         "dtype": made["dtype"],
         "formats": plan["formats"],
         "notes": plan["notes"],

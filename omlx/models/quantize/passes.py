@@ -10,38 +10,35 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.errors import ModelError
 from omlx.models.quantize.errors import costs, to_plain
+from omlx.models.quantize.runs import (
+    Heards,
+    Run,
+    Runs,
+    first_input,
+    g_file,
+    tail_run,
+    top_matrices,
+    x_file,
+)
 from omlx.models.quantize.stream import LayeredModel
 from omlx.models.quantize.taps import Heard, Tapped, matrices
-from omlx.models.quantize.work import Work
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
 MEASURED_TOKENS = 512  # errors are measured on so many; moments take all
-Heards = dict[str, list[Heard]]
 # Called when one more part is done.
 OnPart = Callable[[], None]
 
 
-class _Reached(Exception):
-    """Ends a forward pass at the first layer, with its input."""
-
-    def __init__(self, x: mx.array) -> None:
-        super().__init__()
-        self.x = x
-
-
 class Passes:
-    """A model, the calibration's batches, and the folder of results; for one thread."""
+    """Goes over all layers with runs of the calibration's batches; for one thread."""
 
-    def __init__(
-        self, open_model: Callable[[], LayeredModel], batches: Sequence[mx.array], work: Work
-    ) -> None:
-        self._open = open_model
-        self._batches = batches  # token ids [sequences, tokens] each
-        self._work = work
-        self.num_tokens = sum(batch.size for batch in batches)
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._open = runs.open
+        self._batches = runs.batches
+        self._work = runs.work
 
     def forward(self, part_done: OnPart) -> None:
         """Every layer's input, and the last one's output: x-0000 and so on."""
@@ -53,7 +50,7 @@ class Passes:
                 layered.widen(layer)
                 before = self._work.get_arrays(x_file(idx))
                 outs = [
-                    self.visit(layered, idx, batch, before[f"b{at}"], _plain)
+                    self._runs.visit(layered, idx, batch, before[f"b{at}"], _plain)
                     for at, batch in enumerate(self._batches)
                 ]
                 self._work.put_arrays(x_file(idx + 1), dict(_named(outs)))
@@ -62,35 +59,9 @@ class Passes:
 
     def _inputs(self, layered: LayeredModel) -> Iterator[mx.array]:
         for batch in self._batches:
-            x = _first_input(layered, batch)
+            x = first_input(layered, batch)
             _mx.eval(x)
             yield x
-
-    def visit(
-        self,
-        layered: LayeredModel,
-        idx: int,
-        batch: mx.array,
-        x: mx.array,
-        use: Callable[[Any, mx.array, Callable[[mx.array], mx.array]], mx.array],
-    ) -> mx.array:
-        """What `use(layer, x, run)` gives, where `run` runs one layer as the model would."""
-        found: list[mx.array] = []
-
-        def on_layer(at: int, layer: Any, given: mx.array, *args: Any, **kwargs: Any) -> mx.array:
-            if at == idx:
-                found.append(use(layer, x, lambda value: layer(value, *args, **kwargs)))
-            return given
-
-        layered.run(batch, on_layer)
-        out = found[0]
-        if type(out) is not mx.array or out.shape != x.shape:
-            raise ModelError(
-                "the layers of this architecture hand on more than one array",
-                hint="It can't be quantized layer by layer; use mlx_lm.convert.",
-            )
-        _mx.eval(out)
-        return out
 
     def tail(self, *, seed: int, dtype: str) -> None:
         """The gradient at the last layer's output, and the costs of matrices after the layers."""
@@ -123,7 +94,7 @@ class Passes:
         *,
         key: mx.array,
     ) -> tuple[mx.array, Heards]:
-        run, num_before = _tail_run(layered, tapped, batch)
+        run, num_before = tail_run(layered, tapped, batch)
         logits, heard = tapped.listen(lambda: run(h))
         y = mx.random.categorical(logits, key=key)
         ones = mx.arange(logits.shape[-1]) == y[..., None]
@@ -134,34 +105,6 @@ class Passes:
             for name, calls in heard.items()
         }
         return gradient, {name: calls[num_before[name] :] for name, calls in joined.items()}
-
-    def heard_after(self, layered: LayeredModel, tapped: Tapped, at: int, h: mx.array) -> Heards:
-        """What matrices after the layers hear, for one batch."""
-        run, num_before = _tail_run(layered, tapped, self._batches[at])
-        _, heard = tapped.listen(lambda: run(h))
-        return {name: calls[num_before[name] :] for name, calls in heard.items()}
-
-    def heard_before(self, layered: LayeredModel, tapped: Tapped, at: int) -> Heards:
-        """What matrices before the layers hear, for one batch."""
-        return tapped.listen(lambda: _first_input(layered, self._batches[at]))[1]
-
-    def heard_in(self, layered: LayeredModel, tapped: Tapped, idx: int, at: int) -> Heards:
-        """What matrices of one layer hear, for one batch."""
-        x = self._work.get_arrays(x_file(idx))[f"b{at}"]
-        found: list[Heards] = []
-
-        def use(_: Any, x: mx.array, run: Callable[[mx.array], mx.array]) -> mx.array:
-            out, heard = tapped.listen(lambda: run(x))
-            found.append(heard)
-            return out
-
-        self.visit(layered, idx, self._batches[at], x, use)
-        return found[0]
-
-    @property
-    def num_batches(self) -> int:
-        """How many batches the calibration has."""
-        return len(self._batches)
 
     def backward(self, part_done: OnPart, *, seed: int, dtype: str) -> None:
         """Every layer's gradient, and the costs of its matrices, from the last to the first."""
@@ -185,9 +128,7 @@ class Passes:
         with Tapped(layer, found) as tapped:
             for at, batch in enumerate(self._batches):
 
-                def use(
-                    _: Any, x: mx.array, run: Callable[[mx.array], mx.array], at: int = at
-                ) -> mx.array:
+                def use(_: Any, x: mx.array, run: Run, at: int = at) -> mx.array:
                     _, heard = tapped.listen(lambda: run(x))
                     gradient, by_name = tapped.gradients(run, x, after[f"b{at}"])
                     joined = {
@@ -200,7 +141,7 @@ class Passes:
                     self._keep(joined, at, kept, energies)
                     return gradient
 
-                gradients.append(self.visit(layered, idx, batch, x[f"b{at}"], use))
+                gradients.append(self._runs.visit(layered, idx, batch, x[f"b{at}"], use))
         measured = self._measured(found, kept, seed=seed + idx, dtype=dtype)
         self._work.put_arrays(f"energy-{idx:04d}.safetensors", energies)
         self._work.put_arrays(g_file(idx), dict(_named(gradients)))
@@ -219,9 +160,9 @@ class Passes:
             for at, batch in enumerate(self._batches):
 
                 def run(_: mx.array, batch: mx.array = batch) -> mx.array:
-                    return _first_input(layered, batch)
+                    return first_input(layered, batch)
 
-                heard = self.heard_before(layered, tapped, at)
+                heard = self._runs.heard_before(layered, tapped, at)
                 _, by_name = tapped.gradients(run, mx.zeros((1,)), after[f"b{at}"])
                 joined = {
                     n: [replace(c, gradient=g) for c, g in zip(heard[n], by_name[n], strict=True)]
@@ -265,53 +206,9 @@ def energy(call: Heard) -> mx.array:
     return mx.sum(squared, axis=-1).reshape(-1)
 
 
-def _tail_run(
-    layered: LayeredModel, tapped: Tapped, batch: mx.array
-) -> tuple[Callable[[mx.array], mx.array], dict[str, int]]:
-    """A function from the last layer's output to logits, and how much each matrix heard before."""
-    last = len(layered) - 1
-    num_before: dict[str, int] = {}
-
-    def run(h: mx.array) -> mx.array:
-        def on_layer(at: int, _: Any, given: mx.array, *__: Any, **___: Any) -> mx.array:
-            if at < last:
-                return given
-            num_before.update({n: len(tap.state.heard) for n, tap in tapped.taps.items()})
-            return h
-
-        return layered.run(batch, on_layer).astype(mx.float32)
-
-    return run, num_before
-
-
-def _plain(_: Any, x: mx.array, run: Callable[[mx.array], mx.array]) -> mx.array:
+def _plain(_: Any, x: mx.array, run: Run) -> mx.array:
     return run(x)
-
-
-def _first_input(layered: LayeredModel, batch: mx.array) -> mx.array:
-    def on_layer(_: int, __: Any, x: mx.array, *___: Any, **____: Any) -> mx.array:
-        raise _Reached(x)
-
-    try:
-        layered.run(batch, on_layer)
-    except _Reached as reached:
-        return reached.x.astype(mx.float32)
-    raise ModelError("the model never calls its layers")
-
-
-def top_matrices(layered: LayeredModel) -> dict[str, Any]:
-    """The matrices outside the list of layers."""
-    inside = f"{layered.prefix}."
-    return {n: m for n, m in matrices(layered.model).items() if not n.startswith(inside)}
 
 
 def _named(arrays: Iterator[mx.array] | Sequence[mx.array]) -> Iterator[tuple[str, mx.array]]:
     return ((f"b{at}", array) for at, array in enumerate(arrays))
-
-
-def x_file(idx: int) -> str:
-    return f"x-{idx:04d}.safetensors"
-
-
-def g_file(idx: int) -> str:
-    return f"g-{idx:04d}.safetensors"

@@ -139,7 +139,9 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def card(name: str, plan: Plan, *, options: Mapping[str, object], table: Sequence[str]) -> str:
+def card(
+    name: str, plan: Plan, *, kl: float, options: Mapping[str, object], table: Sequence[str]
+) -> str:
     """The text of README.md: what it was made from, and what was measured."""
     shown = ", ".join(f"{key} {value}" for key, value in options.items())
     notes = [f"\n{note}.\n" for note in plan.notes]
@@ -148,8 +150,9 @@ def card(name: str, plan: Plan, *, options: Mapping[str, object], table: Sequenc
         f"Quantized by `omlx quantize` ({shown}): the format of each matrix was chosen by the\n"
         "measured effect of its error on the logits.\n"
         f"{''.join(notes)}\n"
-        f"Predicted KL to the original on the calibration text: {plan.predicted_kl:.4f} nats a"
-        " token.\n`omlx bench accuracy --reference ORIGINAL` measures it on other text.\n\n"
+        f"KL(original || this) on the calibration text: {kl:.4f} nats a token, measured\n"
+        f"({plan.predicted_kl:.4f} predicted). `omlx bench accuracy --reference ORIGINAL` measures\n"
+        "it on other text.\n\n"
         "| matrices | format | share of size | predicted KL |\n|---|---|---:|---:|\n"
         + "\n".join(table)
         + "\n"

@@ -9,11 +9,10 @@ from typing import Any
 import mlx.core as mx
 
 from omlx.models.quantize.final import Moments, tensors
-from omlx.models.quantize.passes import Heards, Passes, top_matrices, x_file
+from omlx.models.quantize.runs import Heards, Runs, top_matrices, x_file
 from omlx.models.quantize.source import Facts
 from omlx.models.quantize.stream import LayeredModel
 from omlx.models.quantize.taps import Tapped, matrices
-from omlx.models.quantize.work import Work
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
@@ -22,11 +21,9 @@ _mx: Any = mx
 class Rounds:
     """Gives the tensors of each part; for one thread."""
 
-    def __init__(
-        self, passes: Passes, work: Work, facts: Facts, *, formats: Mapping[str, str], dtype: str
-    ) -> None:
-        self._passes = passes
-        self._work = work
+    def __init__(self, runs: Runs, facts: Facts, *, formats: Mapping[str, str], dtype: str) -> None:
+        self._runs = runs
+        self._work = runs.work
         self._facts = facts
         self._formats = formats
         self._dtype = dtype
@@ -39,8 +36,8 @@ class Rounds:
         moments = {name: Moments(matrix) for name, matrix in found.items()}
         energies = self._work.get_arrays(f"energy-{idx:04d}.safetensors")
         with Tapped(layer, found) as tapped:
-            for at in range(self._passes.num_batches):
-                heard = self._passes.heard_in(layered, tapped, idx, at)
+            for at in range(len(self._runs.batches)):
+                heard = self._runs.heard_in(layered, tapped, idx, at)
                 _count(moments, heard, energies, at)
         return self._tensors(layer, found, moments, prefix)
 
@@ -52,9 +49,9 @@ class Rounds:
         after = self._work.get_arrays("energy-tail.safetensors")
         outputs = self._work.get_arrays(x_file(len(layered)))
         with Tapped(layered.model, found) as tapped:
-            for at in range(self._passes.num_batches):
-                _count(moments, self._passes.heard_before(layered, tapped, at), before, at)
-                heard = self._passes.heard_after(layered, tapped, at, outputs[f"b{at}"])
+            for at in range(len(self._runs.batches)):
+                _count(moments, self._runs.heard_before(layered, tapped, at), before, at)
+                heard = self._runs.heard_after(layered, tapped, at, outputs[f"b{at}"])
                 _count(moments, heard, after, at)
         inside = f"{layered.prefix}."
         for layer in layered.layers:

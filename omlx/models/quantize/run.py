@@ -19,11 +19,13 @@ from omlx.models.fingerprint import fingerprint
 from omlx.models.load import mlx_lm_version
 from omlx.models.quantize import result
 from omlx.models.quantize.calibration import Calibration
+from omlx.models.quantize.check import measured_kl, part_file
 from omlx.models.quantize.errors import from_plain
 from omlx.models.quantize.formats import BY_LABEL
 from omlx.models.quantize.passes import Passes
 from omlx.models.quantize.plan import KEPT, Goal, Matrix, Plan, Planner, role_of
 from omlx.models.quantize.rounds import Rounds
+from omlx.models.quantize.runs import Runs
 from omlx.models.quantize.source import Facts, check_config, facts, without_mtp
 from omlx.models.quantize.stream import LayeredModel
 from omlx.models.quantize.work import Work
@@ -32,6 +34,8 @@ from omlx.units import format_size
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
+_MAX_ROUNDS = 6
+_MARGIN = 0.9  # of what the last round says would do
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The plan, by which matrices, and whether a run that was broken off was taken up."""
+    """The plan, its KL on the calibration text where it was made, and whether a run that was broken
+    off was taken up."""
 
     plan: Plan
+    measured_kl: float | None
     dtype: str
     num_values: int
     groups: tuple[tuple[str, str, float, float], ...]  # role and part, format, bytes, KL
@@ -89,19 +95,39 @@ class Quantization:
         work = Work(options.out, self._identity())
         try:
             batches = [mx.array([ids]) for ids in self._calibration.sequences]
-            passes = Passes(lambda: LayeredModel(options.model), batches, work)
-            self._measure(passes)
+            runs = Runs(lambda: LayeredModel(options.model), batches, work)
+            self._measure(Passes(runs))
             planner, parts = self._planner(work)
-            plan = planner.plan(options.goal)
+            plan, kl = planner.plan(options.goal), None
             if not options.plans_only:
-                self._check_room(plan, work)
-                self._round(passes, work, plan)
-                self._write(work, plan, parts)
+                plan, kl = self._rounded(runs, planner, plan)
+                self._write(work, plan, parts, kl)
                 work.remove()
-            return Made(plan, self.dtype, self._facts.num_values, tuple(self._groups(plan, parts)),
-                        work.is_resumed)  # fmt: skip
+            groups = tuple(self._groups(plan, parts))
+            return Made(
+                plan, kl, self.dtype, self._facts.num_values, groups, is_resumed=work.is_resumed
+            )
         finally:
             work.leave()
+
+    def _rounded(self, runs: Runs, planner: Planner, plan: Plan) -> tuple[Plan, float]:
+        """Round by the plan, and measure; where a quality is asked for, by another plan until it is
+        reached: the estimate is one, and low where errors are large."""
+        wanted = self._options.goal.kl
+        limit = wanted
+        for _ in range(_MAX_ROUNDS):
+            self._check_room(plan, runs.work)
+            self._round(runs, plan)
+            kl = measured_kl(runs, plan.formats)
+            if wanted is None or limit is None or kl <= wanted:
+                return plan, kl
+            limit = min(limit, plan.predicted_kl) * _MARGIN * wanted / kl
+            plan = planner.plan(Goal(kl=limit))
+        raise ModelError(
+            f"--quality {wanted:g} was not reached: the last try, {plan.bits:.2f} bits a weight, "
+            "was not near enough",
+            hint="Ask for more bits with --bits, or give a longer --calibration.",
+        )
 
     def _identity(self) -> Mapping[str, object]:
         """What decides the measurements: another goal takes them up again."""
@@ -169,15 +195,16 @@ class Quantization:
                 hint="Free some, or choose another disk with -o.",
             )
 
-    def _round(self, passes: Passes, work: Work, plan: Plan) -> None:
+    def _round(self, runs: Runs, plan: Plan) -> None:
+        work = runs.work
         plan_id = {"formats": dict(plan.formats)}
         if not work.has("plan.json") or work.get_json("plan.json") != plan_id:
             work.drop(*(path.name for path in work.folder.glob("part-*.safetensors")))
             work.put_json("plan.json", plan_id)
-        rounds = Rounds(passes, work, self._facts, formats=plan.formats, dtype=self.dtype)
+        rounds = Rounds(runs, self._facts, formats=plan.formats, dtype=self.dtype)
         layered = LayeredModel(self._options.model)
         for idx, layer in enumerate(layered.layers):
-            name = f"part-{idx:04d}.safetensors"
+            name = part_file(idx)
             if not work.has(name):
                 layered.widen(layer)
                 work.put_arrays(name, rounds.layer(layered, idx))
@@ -187,7 +214,7 @@ class Quantization:
             work.put_arrays("part-rest.safetensors", rounds.rest(LayeredModel(self._options.model)))
         self._progress(self._num_layers + 1, self._num_layers + 1, "round layers")
 
-    def _write(self, work: Work, plan: Plan, parts: Sequence[Matrix]) -> None:
+    def _write(self, work: Work, plan: Plan, parts: Sequence[Matrix], kl: float | None) -> None:
         options = self._options
         folder = work.path("result")
         shutil.rmtree(folder, ignore_errors=True)
@@ -208,6 +235,7 @@ class Quantization:
         text = result.card(
             options.model.name,
             plan,
+            kl=kl or 0.0,
             options={"dtype": self.dtype, "seed": options.seed, "omlx": __version__,
                      "calibration tokens": self._calibration.num_tokens},
             table=[

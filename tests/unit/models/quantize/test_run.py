@@ -13,7 +13,10 @@ from mlx_lm.utils import load_model
 from safetensors import safe_open
 
 from omlx.errors import ModelError
+from omlx.models.agreement import in_float32
+from omlx.models.load import load
 from omlx.models.quantize import result, run
+from omlx.models.quantize.calibration import Calibration
 from omlx.models.quantize.plan import Goal
 from omlx.models.quantize.run import Options, Quantization
 from omlx.models.text import TextModel
@@ -33,6 +36,18 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, r
     return out, quantized(model, out, BITS)
 
 
+def calibration_kl(model: Path, out: Path) -> float:
+    """The KL of whole models on the calibration text, in float32."""
+    sequences = Calibration.load(model, None, max_tokens=256).sequences
+    first, second = (in_float32(load(path).model) for path in (model, out))
+    total = 0.0
+    for ids in sequences:
+        p, q = (one(mx.array([ids])) for one in (first, second))
+        log_p, log_q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (p, q))
+        total += float(mx.sum(mx.exp(log_p) * (log_p - log_q)).item())
+    return total / sum(len(ids) for ids in sequences)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
@@ -49,6 +64,7 @@ def test_the_result_is_a_model_that_mlx_lm_loads(model: Path, made: Any) -> None
                 layer = layer[int(part)] if part.isdigit() else getattr(layer, part)
             assert layer.bits == int(label[0]) or label.endswith(("4", "8"))
     assert kl(model, out) < 0.2
+    assert facts.measured_kl == pytest.approx(calibration_kl(model, out), rel=2e-2)
     index = json.loads((out / "model.safetensors.index.json").read_text())
     with safe_open(out / "model.safetensors", "numpy") as file:
         assert set(index["weight_map"]) == set(file.keys())
@@ -127,8 +143,8 @@ def test_a_size_and_a_quality_are_kept_to(model: Path, tmp_path: Path) -> None:
     sized = Quantization(Options(model, tmp_path / "o", Goal(size_bytes=70_000), **options), quiet)
     found = sized.run().plan
     assert 48_000 < found.nbytes <= 70_000
-    good = Quantization(Options(model, tmp_path / "o", Goal(kl=0.02), **options), quiet)
-    assert good.run().plan.predicted_kl <= 0.02
+    good = Quantization(Options(model, tmp_path / "o", Goal(kl=0.02), tokens=256), quiet).run()
+    assert good.measured_kl is not None and 0.002 < good.measured_kl <= 0.02
 
 
 def test_what_is_quantized_already_is_refused(made: Any, model: Path, tmp_path: Path) -> None:
