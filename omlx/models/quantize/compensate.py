@@ -5,6 +5,7 @@ Transformers" (2023); here scales and biases are fitted anew for each group when
 Knows nothing about models or files.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -21,16 +22,29 @@ MAX_COLUMNS = 16_384  # the moments of more would take more than a gigabyte
 _DAMPING = 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What the inputs' moments say of all rows of a matrix: made once, used for each slab."""
+
+    inverse: Floats
+    diagonal: Floats
+
+    @classmethod
+    def of(cls, moments: Floats) -> "Factor":
+        """From the weighted mean of the inputs' outer products [columns, columns]."""
+        return cls(_inverse_factor(moments), np.diag(moments).astype(np.float32))
+
+
 def compensated(
-    weight: mx.array, moments: Floats, form: Format, *, dtype: str
+    weight: mx.array, factor: Factor, form: Format, *, dtype: str
 ) -> tuple[Packed, Floats]:
     """A matrix [rows, columns] of float32 in an affine format, and the values that it stands for.
 
-    `moments` [columns, columns] is the weighted mean of the inputs' outer products: the error that
-    is kept small is that of the products with such inputs. Deterministic for one BLAS.
+    The error that is kept small is that of the products with inputs of the factor's moments.
+    Deterministic for one BLAS.
     """
     rows, columns = weight.shape
-    inverse = _inverse_factor(moments)
+    inverse = factor.inverse
     # Columns lie in rows of their own, so that a step touches contiguous memory.
     left = np.array(weight.astype(mx.float32)).T.copy()
     codes = np.empty((columns, rows), np.uint8)
@@ -38,7 +52,7 @@ def compensated(
     scales = np.empty((rows, columns // form.group), np.float32)
     biases = np.empty_like(scales)
     levels = float(2**form.bits - 1)
-    diagonal = np.diag(moments).astype(np.float32)
+    diagonal = factor.diagonal
     for at, first in enumerate(range(0, columns, form.group)):
         last = first + form.group
         scale, bias = _fitted(left[first:last], diagonal[first:last], form.bits, dtype)

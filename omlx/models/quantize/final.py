@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 
-from omlx.models.quantize.compensate import MAX_COLUMNS, Floats, compensated
+from omlx.models.quantize.compensate import MAX_COLUMNS, Factor, Floats, compensated
 from omlx.models.quantize.formats import BY_LABEL, Format
 from omlx.models.quantize.plan import KEPT
 from omlx.models.quantize.rounding import DTYPES, Packed, quantize
@@ -22,7 +22,7 @@ from omlx.models.quantize.taps import Heard
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
-_SLAB_VALUES = 2**25
+_SLAB_VALUES = 2**24
 # The tensors of a matrix in a checkpoint, by the suffix of their names.
 Tensors = dict[str, mx.array]
 
@@ -85,12 +85,15 @@ def _by_expert(call: Heard, energy: mx.array, num_experts: int) -> mx.array:
 
 def rounded(matrix: Any, form: Format, moments: Moments, *, dtype: str) -> Tensors:
     """The tensors of a matrix in a format, by suffix."""
-    weight = matrix.weight.astype(mx.float32)
+    weight = matrix.weight  # not widened as a whole: an embedding may be large
     importance = moments.importance()
     if form.mode == "affine" and moments.whole is not None and float(moments.whole.trace()) > 0:
         step = max(1, _SLAB_VALUES // weight.shape[-1])
+        factor = Factor.of(moments.whole)
         parts: Sequence[Packed] = [
-            compensated(weight[first : first + step], moments.whole, form, dtype=dtype)[0]
+            compensated(weight[first : first + step].astype(mx.float32), factor, form, dtype=dtype)[
+                0
+            ]
             for first in range(0, weight.shape[0], step)
         ]
     else:

@@ -151,8 +151,8 @@ def card(
         "measured effect of its error on the logits.\n"
         f"{''.join(notes)}\n"
         f"KL(original || this) on the calibration text: {kl:.4f} nats a token, measured\n"
-        f"({plan.predicted_kl:.4f} predicted). `omlx bench accuracy --reference ORIGINAL` measures\n"
-        "it on other text.\n\n"
+        f"({plan.predicted_kl:.4f} predicted). `omlx bench accuracy --reference ORIGINAL` measures"
+        "\nit on other text.\n\n"
         "| matrices | format | share of size | predicted KL |\n|---|---|---:|---:|\n"
         + "\n".join(table)
         + "\n"

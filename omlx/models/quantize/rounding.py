@@ -43,7 +43,7 @@ class Packed:
 def quantize(
     weight: mx.array, form: Format, *, dtype: str, importance: mx.array | None = None
 ) -> Packed:
-    """A matrix [..., rows, columns] of float32 in a format, with scales in `dtype`.
+    """A matrix [..., rows, columns] of floats in a format, with scales in `dtype`.
 
     `importance` has the shape [..., 1 or rows, columns] or [columns].
     """
@@ -57,7 +57,7 @@ def quantize(
     parts: list[Packed] = []
     for first in range(0, rows.shape[0], step):
         part = _affine(
-            rows[first : first + step],
+            rows[first : first + step].astype(mx.float32),
             weights[first : first + step],
             form,
             dtype=DTYPES[dtype],

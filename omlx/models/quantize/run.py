@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import psutil
 
 from omlx import __version__
 from omlx.errors import ModelError
@@ -83,6 +84,7 @@ class Quantization:
         layered = LayeredModel(options.model)
         self._num_layers, self._prefix = len(layered), layered.prefix
         self._facts: Facts = facts(layered)
+        _check_memory(options.model, self._facts.needed_bytes(layered.prefix))
         own = self._facts.dtype
         self.dtype = options.dtype or ("float16" if own == "float32" else own)
         self._calibration = Calibration.load(
@@ -261,6 +263,16 @@ class Quantization:
             entry[0] += nbytes
             entry[1] += one.costs[label][0] if label in one.costs else 0.0
         return [(name, label, *both) for (name, label), both in sorted(sums.items())]  # type: ignore[misc]
+
+
+def _check_memory(path: Path, needed: int) -> None:
+    total = psutil.virtual_memory().total
+    if needed > total:
+        raise ModelError(
+            f"the largest layer of {path} needs about {format_size(needed)} of memory in float32,"
+            f" and this machine has {format_size(total)}",
+            hint="Quantize it on a larger machine: it would be killed half way here.",
+        )
 
 
 def _joined(

@@ -36,6 +36,19 @@ class Facts:
     dtype: str
     num_values: int
 
+    def needed_bytes(self, prefix: str) -> int:
+        """About the most memory that a quantization takes: the largest layer in float32 with its
+        gradients and one more copy, or the largest matrix outside the layers twice."""
+        layers: dict[str, int] = {}
+        largest = 0
+        for name, shape in self.shapes.items():
+            if name.startswith(f"{prefix}."):
+                idx = name.removeprefix(f"{prefix}.").split(".")[0]
+                layers[idx] = layers.get(idx, 0) + _size(shape)
+            else:
+                largest = max(largest, _size(shape))
+        return 4 * max(3 * max(layers.values(), default=0), 2 * largest)
+
     def other_bytes(self, dtype: str) -> int:
         """What everything takes that is no matrix, with floats in `dtype`."""
         total = 0

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx.models.quantize.compensate import compensated
+from omlx.models.quantize.compensate import Factor, compensated
 from omlx.models.quantize.formats import AFFINE, BY_LABEL, Format
 from omlx.models.quantize.rounding import pack, quantize, values
 
@@ -77,7 +77,7 @@ def test_what_lies_on_a_grid_stays_exact(bits: int, dtype: str) -> None:
 def test_errors_that_are_made_good_leave_less_in_the_output(form: Format) -> None:
     weight, x = matrix(), inputs()
     moments = np.array(x.T @ x) / len(x)
-    packed, shown = compensated(weight, moments, form, dtype="float16")
+    packed, shown = compensated(weight, Factor.of(moments), form, dtype="float16")
     assert np.allclose(np.array(packed.values(form)), shown, atol=2e-3)
     h = mx.mean(mx.square(x), axis=0)
     nearest = quantize(weight, form, dtype="float16", importance=h).values(form)
@@ -94,7 +94,7 @@ def test_constant_and_huge_rows_stay_finite(label: str) -> None:
     if form.mode == "affine":
         assert mx.allclose(found[1], weight[1], rtol=1e-3).item()
         moments = np.zeros((128, 128), np.float32)
-        _, shown = compensated(weight, moments, form, dtype="float16")
+        _, shown = compensated(weight, Factor.of(moments), form, dtype="float16")
         assert np.isfinite(shown).all()
 
 

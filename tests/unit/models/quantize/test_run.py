@@ -196,6 +196,25 @@ def test_another_run_on_the_same_target_is_refused(model: Path, tmp_path: Path) 
         quantized(model, tmp_path / "out", BITS)
 
 
+def test_memory_is_checked_before_anything_is_read(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.psutil, "virtual_memory", lambda: type("M", (), {"total": 1000})())
+    with pytest.raises(ModelError, match="needs about .* of memory in float32"):
+        quantized(model, tmp_path / "out", BITS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_calibration_takes_no_more_memory_for_weights(model: Path, tmp_path: Path) -> None:
+    peaks: list[int] = []
+    for tokens in (512, 1024):
+        mx.reset_peak_memory()
+        quantized(model, tmp_path / str(tokens), BITS, tokens=tokens)
+        peaks.append(mx.get_peak_memory())
+    hidden = 64 * 4 * (1024 - 512)
+    assert peaks[1] - peaks[0] < 8 * hidden  # inputs, outputs and gradients of one layer
+
+
 def test_shards_have_a_limit_and_an_index(tmp_path: Path) -> None:
     parts = []
     for number in range(3):
