@@ -8,6 +8,9 @@ from html import escape
 
 from omlx.bench.chart import Bar, bars
 from omlx.bench.result import Case, Check, Measure, Ratio, Report
+from omlx.units import format_size
+
+_PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --dim: #5f6670; --back: #ffffff;
@@ -93,9 +96,11 @@ def _row(measure: Measure, keys: Sequence[str], *, has_sides: bool) -> str:
     if not measure.samples:
         return cells + '<td class="n">-</td>' * 6
     found = measure.spread()
-    cells += f'<td class="n main">{escape(shown(found.median))}</td>'
-    values = (found.least, found.most, found.p95, found.p99, found.count)
-    return cells + "".join(f'<td class="n">{escape(shown(value))}</td>' for value in values)
+    tail = (found.p95, found.p99) if found.count >= _PERCENTILES_FROM else (None, None)
+    cells += f'<td class="n main">{escape(shown(found.median, measure.unit))}</td>'
+    for value in (found.least, found.most, *tail):
+        cells += f'<td class="n">{escape(shown(value, measure.unit))}</td>'
+    return cells + f'<td class="n">{found.count:,}</td>'
 
 
 def _chart(measures: Sequence[Measure]) -> str:
@@ -106,7 +111,8 @@ def _chart(measures: Sequence[Measure]) -> str:
     found = []
     for measure, label in zip(drawn, labels, strict=True):
         spread = measure.spread()
-        found.append(Bar(label, spread.median, spread.least, spread.most, shown(spread.median)))
+        text = shown(spread.median, measure.unit)
+        found.append(Bar(label, spread.median, spread.least, spread.most, text))
     return bars(found, unit=drawn[0].unit)
 
 
@@ -127,13 +133,13 @@ def _ratios(ratios: Sequence[Ratio]) -> str:
     rows = ""
     for ratio in ratios:
         found = ratio.interval
-        high = "?" if found.high95 is None else f"{found.high95:.3f}"
+        range95 = "?" if found.high95 is None else f"{found.low95:.3f}–{found.high95:.3f}"
         main = ' class="n main"' if found.is_decided else ' class="n"'
         rows += (
             f"<tr><td>{escape(ratio.name)}</td><td>{escape(case_text(ratio.case))}</td>"
             f"<td>{escape(str(ratio.label))}</td>"
             f"<td>{escape(ratio.side)} / {escape(ratio.base)}</td>"
-            f'<td{main}>{found.ratio:.3f}</td><td class="n">{found.low95:.3f}–{high}</td>'
+            f'<td{main}>{found.ratio:.3f}</td><td class="n">{range95}</td>'
             f'<td class="n">{found.pairs}</td></tr>'
         )
     heads = "".join(f"<th>{name}</th>" for name in ("figure", "case", "label", "sides"))
@@ -180,10 +186,12 @@ def case_text(case: Case) -> str:
     return ", ".join(f"{key} {shown(value)}" for key, value in case.items())
 
 
-def shown(value: object) -> str:
-    """A value for people: numbers to three digits that count."""
+def shown(value: object, unit: str = "") -> str:
+    """A value for people: numbers to three digits that count, bytes as sizes."""
     if value is None:
         return "-"
+    if unit == "bytes" and isinstance(value, int | float):
+        return format_size(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:

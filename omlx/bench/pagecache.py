@@ -5,11 +5,14 @@ Knows nothing about what the files hold.
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_TRIES = 5
+_AGAIN_S = 0.05
 _LATER = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -41,25 +44,33 @@ def drop_files(paths: Iterable[Path]) -> Dropped:
     if advise is None:
         reason = "this system has no call that drops files from the page cache"
         return Dropped(False, len(kept), num_bytes, None, reason)
-    for path in kept:
-        with suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)  # pages that are not written yet can't leave
-                advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
-    share = cached_share(kept)
+    share = _drop(kept, advise)
+    for _ in range(_TRIES):
+        if not share:
+            break
+        time.sleep(_AGAIN_S)  # a page that somebody reads or writes just now can't leave
+        share = _drop(kept, advise)
     if share is None:
         return Dropped(True, len(kept), num_bytes, None, "whether they left can't be asked here")
-    for path in kept:  # the question may have read ahead
-        with suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
-    if share > 0.01:
+    if share:
         return Dropped(False, len(kept), num_bytes, share, "the file system keeps them in memory")
     return Dropped(True, len(kept), num_bytes, share)
+
+
+def _drop(paths: Sequence[Path], advise: Callable[[int, int, int, int], None]) -> float | None:
+    """Drop the files and ask how many are still there; the question may read ahead, so again."""
+    share: float | None = None
+    for step in range(2):
+        for path in paths:
+            with suppress(FileNotFoundError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)  # pages that are not written yet can't leave
+                    advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(fd)
+        share = share if step else cached_share(paths)
+    return share
 
 
 def cached_share(paths: Iterable[Path]) -> float | None:

@@ -20,6 +20,7 @@ from omlx.bench.failure import BenchError
 
 _POLL_S = 0.02
 _KILL_S = 10.0
+_ORPHANS_S = 5.0
 _LOG_LINES = 12
 _LOG_BYTES = 65_536
 
@@ -108,13 +109,20 @@ class Program:
         return time.monotonic() - began
 
     def stop(self, *, timeout_s: float = 30.0) -> bool:
-        """End it with SIGTERM, and kill what is left after `timeout_s`; whether it ended itself."""
+        """End it with SIGTERM, and kill what is left after `timeout_s`; whether it ended itself.
+
+        Those below it that outlive it get a SIGTERM of their own, and some seconds.
+        """
         self._see()
         if self.is_running and self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
-        is_clean = self._wait_gone(timeout_s)
-        if not is_clean:
+        is_clean = self._wait_gone(timeout_s, lambda: self.is_running)
+        if is_clean:
+            for process in self._family.values():
+                with suppress(psutil.Error):
+                    process.terminate()
+        if not is_clean or not self._wait_gone(_ORPHANS_S, self._any_lives):
             self.kill()
         return is_clean
 
@@ -127,7 +135,7 @@ class Program:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        if not self._wait_gone(_KILL_S):
+        if not self._wait_gone(_KILL_S, self._any_lives):
             raise BenchError(
                 f"{self.name} (process {self.pid}) cannot be ended",
                 hint="the system holds it, as for a disk that does not answer",
@@ -189,9 +197,12 @@ class Program:
             for process in (first, *first.children(recursive=True)):
                 self._family[process.pid] = process
 
-    def _wait_gone(self, timeout_s: float) -> bool:
+    def _any_lives(self) -> bool:
+        return self.is_running or any(map(_lives, self._family.values()))
+
+    def _wait_gone(self, timeout_s: float, is_there: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + timeout_s
-        while self.is_running or any(map(_lives, self._family.values())):
+        while is_there():
             if time.monotonic() > deadline:
                 return False
             self._see()

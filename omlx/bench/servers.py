@@ -28,6 +28,7 @@ _START_S = 120.0
 _LOAD_S = 600.0
 _STOP_S = 30.0
 _WRITTEN_S = 60.0
+_SETTLED_S = 1.1  # what a server says of its engines may be a second old
 _POLL_S = 0.02
 
 
@@ -172,7 +173,12 @@ class Server:
     def wait_written(self, *, timeout_s: float = _WRITTEN_S) -> None:
         """Wait until all that was computed is on disk; BenchError if that takes too long."""
         deadline = time.monotonic() + timeout_s
-        while not self._is_written():
+        written_at: float | None = None
+        while written_at is None or time.monotonic() - written_at < _SETTLED_S:
+            if not self._is_written():
+                written_at = None
+            elif written_at is None:
+                written_at = time.monotonic()
             if time.monotonic() > deadline:
                 raise BenchError(
                     f"{self.name} still has blocks to write after {timeout_s:.0f} s",

@@ -42,9 +42,9 @@ class Seen:
 
     @property
     def is_as_meant(self) -> bool:
-        """Whether it is the miss or hit that it was to be; a hit may compute what is in no block
-        that can be had, a part of one."""
-        return self.meant in (_ANY, self.label.start.value)
+        """Whether it is the miss or hit that it was to be; a hit leaves one token to compute."""
+        is_whole = self.meant == Start.MISS.value or self.uncached_tokens <= 1
+        return is_whole and self.meant in (_ANY, self.label.start.value)
 
 
 def served_with() -> dict[str, object]:
@@ -96,7 +96,7 @@ class Course:
             self._server.wait_written()
             yield from self._from_disk("as it is", 0)
             for rate in rates:
-                yield from self._from_disk(f"{format_size(rate)}/s", rate)
+                yield from self._from_disk(rate_text(rate), rate)
             yield from self._half_memory(held_bytes // 2)
 
     def _from_disk(self, disk: str, rate: int) -> Iterator[Seen]:
@@ -186,6 +186,11 @@ class Course:
     def _held_bytes(self) -> int:
         memory = cast(dict[str, object], self._server.model_status(self._model.id)["memory"])
         return int(cast(int, memory["bytes"]))
+
+
+def rate_text(bytes_per_s: int) -> str:
+    """A rate in few characters: 100000000 is "100 MB/s"."""
+    return f"{format_size(bytes_per_s)}/s".replace(".0 ", " ")
 
 
 def _start(memory: int, disk: int) -> Start:

@@ -163,7 +163,8 @@ def _check(key: tuple[str, str, str], found: Sequence[Seen]) -> Check:
     most = max(one.uncached_tokens for one in found)
     starts = sorted({one.label.start.value for one in found})
     is_right = all(one.is_as_meant for one in found)
-    reason = f"prefix from {', '.join(starts)}; at most {most:,} tokens computed"
+    words = " and ".join("nowhere" if one == Start.MISS.value else one for one in starts)
+    reason = f"prefix from {words}; at most {most:,} tokens computed"
     if not is_right:
         reason += f"; meant was {found[0].meant}"
     return Check(name, is_right, reason, {"most_uncached_tokens": most})

@@ -5,6 +5,7 @@ Knows nothing about servers; the model's own tokenizer counts.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from string import ascii_lowercase
 
 from omlx.bench.failure import BenchError
 
@@ -28,7 +29,6 @@ class Words:
     def __init__(self, count: Count) -> None:
         self._count = count
         self._costs = _costs(count)
-        self._short = [word for word, cost in self._costs.items() if cost == 1]
 
     def text(
         self, num_tokens: int, *, seed: str, around: Callable[[str], str] | None = None
@@ -70,7 +70,10 @@ class Words:
             word = rng.choice(choice)
             if self._costs[word] > lacking:
                 fitting = [w for w, cost in self._costs.items() if cost <= lacking]
-                word = rng.choice(fitting or self._short or choice)
+                if not fitting and rng.random() < 0.5:  # no word is short enough: letters may be
+                    words[-1] += "".join(rng.choices(ascii_lowercase, k=lacking))
+                    return
+                word = rng.choice(fitting or choice)
             words.append(word)
             lacking -= self._costs[word]
 
@@ -82,9 +85,9 @@ class Words:
 
 def _costs(count: Count) -> Mapping[str, int]:
     """Tokens that each word adds to a text of words; those that add none are left out."""
-    words = dict.fromkeys([*_COMMON.split(), *"abcdefghijklmnopqrstuvwxyz"])
-    base = count("so so")
-    costs = {word: count(f"so {word} so") - base for word in words}
+    words = dict.fromkeys([*_COMMON.split(), *ascii_lowercase])
+    base = count("zoo yes")
+    costs = {word: count(f"zoo {word} yes") - base for word in words}
     found = {word: cost for word, cost in costs.items() if cost > 0}
     if not found:
         raise BenchError("the model's tokenizer counts no word as a token")

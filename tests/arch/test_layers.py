@@ -35,7 +35,7 @@ OWNERS = {
     "lm_eval": ("omlx.models.questions",),
     "datasets": ("omlx.models.questions",),
     "huggingface_hub": ("omlx.models.hub",),
-    "psutil": ("omlx.bench", "omlx.engine", "omlx.models", "omlx.server", "omlx.launch",
+    "psutil": ("omlx.engine", "omlx.models", "omlx.server", "omlx.launch", "omlx.bench",
                "omlx.cli"),
     "yaml": ("omlx.launch",),
     "mlx": ("omlx.custom_kernels", "omlx.models.load", "omlx.models.arch",

@@ -240,12 +240,16 @@ def check_html(html: str | None) -> Path | None:
     if html is None:
         return None
     path = Path(html).expanduser()
+    is_new = not path.exists()
     try:
         with path.open("a", encoding="utf-8"):
-            return path
+            pass
+        if is_new:
+            path.unlink()  # a bench that fails leaves no empty page
     except OSError as error:
         reason = error.strerror or str(error)
         raise OmlxError(f"--html: {path} cannot be written: {reason}") from None
+    return path
 
 
 def show(report: "Report", *, as_json: bool, html: Path | None) -> None:

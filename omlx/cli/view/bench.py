@@ -17,7 +17,7 @@ from omlx.cli.view.progress import EnteredProgress
 from omlx.units import format_size
 
 WIDE = 120
-_PLAIN_WIDTH = 100
+_PLAIN_WIDTH = 160
 _PERCENTILES_FROM = 20  # with fewer samples a p95 is just the most
 _NAMES = {
     "ttft": "TTFT",
@@ -45,8 +45,8 @@ def render(report: Report, *, width: int) -> RenderableType:
         parts.append(_ratios(report.ratios))
     if report.checks:
         parts.append(_checks(report.checks))
-    parts += [Text(f"note: {printable(note)}", style="yellow") for note in report.notes]
-    return Group(*parts)
+    notes = [Text(f"note: {printable(note)}", style="yellow") for note in report.notes]
+    return Group(*parts, *([Text(), *notes] if notes else []))
 
 
 def _head(report: Report) -> Text:
@@ -66,65 +66,79 @@ def _head(report: Report) -> Text:
     return head
 
 
-def _measures(measures: Sequence[Measure], *, is_wide: bool) -> Table:
+def _measures(measures: Sequence[Measure], *, is_wide: bool) -> RenderableType:
+    """A row for each measure; what all of them have in common stands in the title."""
     first = measures[0]
-    title = f"{_NAMES.get(first.name, first.name)} ({first.unit})"
-    table = _table(title)
     keys = tuple(dict.fromkeys(key for measure in measures for key in measure.case))
-    has_sides = any(measure.side for measure in measures)
-    for name in [*keys, *(["side"] if has_sides else []), "process", "prefix"]:
-        table.add_column(name, no_wrap=True)
-    for name in ("at once", "median", "least–most"):
+    columns = {key: [value_text(measure.case.get(key)) for measure in measures] for key in keys}
+    columns["side"] = [printable(measure.side) for measure in measures]
+    columns["process"] = [measure.label.process.value for measure in measures]
+    columns["prefix"] = [measure.label.start.value for measure in measures]
+    columns["at once"] = [str(measure.label.concurrency) for measure in measures]
+    kept, common = _split(columns)
+    unit = "" if first.unit == "bytes" else f" ({first.unit})"
+    table = _table()
+    for name in kept:
+        is_number = all(text.replace(",", "").isdigit() for text in columns[name])
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=not is_wide)
+    table.add_column("median", justify="right", no_wrap=True)
+    table.add_column("range", justify="right", no_wrap=True)
+    for name in ("p95", "p99") if is_wide or first.name == "itl" else ():
         table.add_column(name, justify="right", no_wrap=True)
-    if is_wide:
-        for name in ("p95", "p99", "samples"):
-            table.add_column(name, justify="right", no_wrap=True)
-    for measure in measures:
-        cells = [value_text(measure.case.get(key)) for key in keys]
-        cells += [printable(measure.side)] if has_sides else []
-        label = measure.label
-        cells += [label.process.value, label.start.value, str(label.concurrency)]
-        table.add_row(*map(Text, cells), *_figures(measure, is_wide=is_wide))
-    return table
+    table.add_column("n", justify="right", no_wrap=True)
+    for idx, measure in enumerate(measures):
+        cells = [Text(columns[name][idx]) for name in kept]
+        table.add_row(*cells, *_figures(measure, has_tail=is_wide or first.name == "itl"))
+    return _titled(f"{_NAMES.get(first.name, first.name)}{unit}", common, table)
 
 
-def _figures(measure: Measure, *, is_wide: bool) -> list[Text]:
+def _split(columns: dict[str, list[str]]) -> tuple[list[str], str]:
+    """The columns that differ from row to row, and the others in words."""
+    kept = [name for name, texts in columns.items() if len(set(texts)) > 1]
+    rest = {name: texts[0] for name, texts in columns.items() if name not in kept}
+    words = {"process": "{} process", "prefix": "prefix: {}", "at once": "{} at once"}
+    shown = [words.get(name, name + " {}").format(text) for name, text in rest.items() if text]
+    return kept, ", ".join(shown)
+
+
+def _figures(measure: Measure, *, has_tail: bool) -> list[Text]:
     if not measure.samples:
-        return [Text("-")] * (5 if is_wide else 2)
-    found = measure.spread()
-    spread = f"{number(found.least)}–{number(found.most)}"
-    cells = [Text(number(found.median), style="bold"), Text(spread)]
-    if is_wide:
-        has_tail = found.count >= _PERCENTILES_FROM
-        cells += [Text(number(value) if has_tail else "-") for value in (found.p95, found.p99)]
-        cells.append(Text(str(found.count)))
-    return cells
+        return [Text("-")] * (4 if has_tail else 2) + [Text("0")]
+    found, unit = measure.spread(), measure.unit
+    one = figure(found.least, unit), figure(found.most, unit)
+    cells = [Text(figure(found.median, unit), style="bold")]
+    cells.append(Text("-" if found.count == 1 else "–".join(one)))
+    if has_tail:
+        is_enough = found.count >= _PERCENTILES_FROM
+        cells += [Text(figure(v, unit) if is_enough else "-") for v in (found.p95, found.p99)]
+    return [*cells, Text(str(found.count))]
 
 
-def _ratios(ratios: Sequence[Ratio]) -> Table:
-    table = _table("ratios (95 % interval of paired rounds)")
-    table.add_column("figure", no_wrap=True)
-    table.add_column("case")
+def _ratios(ratios: Sequence[Ratio]) -> RenderableType:
+    keys = tuple(dict.fromkeys(key for ratio in ratios for key in ratio.case))
+    columns = {key: [value_text(ratio.case.get(key)) for ratio in ratios] for key in keys}
+    columns = {"figure": [_NAMES.get(ratio.name, ratio.name) for ratio in ratios], **columns}
+    kept, common = _split(columns)
+    table = _table()
+    for name in kept:
+        table.add_column(name)
     table.add_column("sides")
     for name in ("ratio", "interval", "pairs"):
         table.add_column(name, justify="right", no_wrap=True)
-    for ratio in ratios:
+    for idx, ratio in enumerate(ratios):
         found = ratio.interval
-        high = "?" if found.high95 is None else f"{found.high95:.3f}"
-        case = ", ".join(f"{key} {value_text(value)}" for key, value in ratio.case.items())
         table.add_row(
-            Text(_NAMES.get(ratio.name, ratio.name)),
-            Text(case),
+            *(Text(columns[name][idx]) for name in kept),
             Text(printable(f"{ratio.side} / {ratio.base}")),
             Text(f"{found.ratio:.3f}", style="bold" if found.is_decided else ""),
-            Text(f"{found.low95:.3f}–{high}"),
+            Text("?" if found.high95 is None else f"{found.low95:.3f}–{found.high95:.3f}"),
             Text(str(found.pairs)),
         )
-    return table
+    return _titled("ratios", f"{common}, 95 % interval of paired rounds", table)
 
 
-def _checks(checks: Sequence[Check]) -> Table:
-    table = _table("checks")
+def _checks(checks: Sequence[Check]) -> RenderableType:
+    table = _table()
     table.add_column("check", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("reason")
@@ -135,17 +149,30 @@ def _checks(checks: Sequence[Check]) -> Table:
             None: ("not checked", "yellow"),
         }[check.is_passed]
         table.add_row(Text(check.name), Text(word, style=style), Text(printable(check.reason)))
-    return table
+    return _titled("checks", "", table)
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1),
+                 collapse_padding=True)  # fmt: skip
+
+
+def _titled(title: str, common: str, table: Table) -> RenderableType:
+    head = Text()
+    head.append("\n" + title, style="bold")
+    head.append(f"  {common}" if common else "", style="dim")
+    return Group(head, table)
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure of a unit: bytes as sizes, whole tokens without a fraction."""
+    if unit == "bytes":
+        return format_size(value)
+    if unit == "bytes/s":
+        return f"{format_size(value)}/s"
+    if unit == "tokens":
+        return f"{value:,.0f}"
+    return number(value)
 
 
 def number(value: float) -> str:
@@ -159,7 +186,7 @@ def number(value: float) -> str:
         return f"{value:.1f}"
     if size >= 1:
         return f"{value:.2f}"
-    return f"{value:.4g}" if size >= 0.001 or not size else f"{value:.1e}"
+    return f"{value:.3f}" if size >= 0.1 or not size else f"{value:.3g}"
 
 
 def value_text(value: Value) -> str:

@@ -36,7 +36,10 @@ def _modules_after(code: str, **env: str) -> tuple[str, set[str]]:
     return shown, set(modules.split())
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["serve", "--help"], ["cache"]])
+@pytest.mark.parametrize(
+    "args",
+    [["--help"], ["--version"], ["serve", "--help"], ["cache"], ["bench", "cache", "--help"]],
+)
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     _, modules = _modules_after(f"from omlx.cli.main import run\nrun({args!r})")
     assert "click" in modules
