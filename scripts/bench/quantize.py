@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -94,21 +94,28 @@ def weight_bytes(path: Path) -> int:
     return sum(array.nbytes for file in files for array in mx.load(str(file)).values())
 
 
-def baselines(reference: Path, folder: Path, bits: float) -> Iterator[tuple[str, Path]]:
+def baselines(
+    reference: Path, folder: Path, bits: float, peers: Sequence[str]
+) -> Iterator[tuple[str, Path]]:
     """What mlx-lm makes at about so many bits a weight."""
+    if "uniform" in peers:
+        yield from uniforms(reference, folder, bits)
+    if bits == 3.5 and "mixed" in peers:
+        for recipe in RECIPES:
+            yield recipe, converted(reference, folder / recipe, quant_predicate=recipe)
+    if bits >= 3.0 and "dynamic" in peers:
+        yield "dynamic_quant", dynamic(reference, folder / "dynamic", bits)
+
+
+def uniforms(reference: Path, folder: Path, bits: float) -> Iterator[tuple[str, Path]]:
+    """One format for all: of so many bits, or the next below, since ours gets the same bytes."""
     # With groups of 64, scales and biases in halves take half a bit.
     uniform = round(bits - 0.5)
     if abs(uniform + 0.5 - bits) < 0.01 and uniform in (2, 3, 4, 5, 6, 8):
         yield f"uniform {uniform}/64", converted(reference, folder / "uniform", q_bits=uniform)
     elif bits in (3.0, 4.0, 6.0, 8.0):
-        # The uniform size below it: ours gets the same bytes.
         below = int(bits) - 1 if bits != 8.0 else 6
         yield f"uniform {below}/64", converted(reference, folder / "uniform", q_bits=below)
-    if bits == 3.5:
-        for recipe in RECIPES:
-            yield recipe, converted(reference, folder / recipe, quant_predicate=recipe)
-    if bits >= 3.0:
-        yield "dynamic_quant", dynamic(reference, folder / "dynamic", bits)
 
 
 def converted(reference: Path, target: Path, **options: Any) -> Path:
@@ -146,7 +153,7 @@ class Ours:
     """Our own, measured once for all sizes."""
 
     def __init__(self, reference: Path, folder: Path, tokens: int, seed: int) -> None:
-        self._reference, self._folder, self._tokens, self._seed = reference, folder, tokens, seed
+        self.reference, self._folder, self._tokens, self._seed = reference, folder, tokens, seed
         self._run("base", Goal(bits=8.0), plans_only=True)
 
     def made(self, name: str, goal: Goal) -> Path:
@@ -157,7 +164,7 @@ class Ours:
 
     def _run(self, name: str, goal: Goal, *, plans_only: bool) -> None:
         options = Options(
-            self._reference, self._folder / name, goal, tokens=self._tokens,
+            self.reference, self._folder / name, goal, tokens=self._tokens,
             dtype="float16", plans_only=plans_only, seed=self._seed,
         )  # fmt: skip
         Quantization(options, lambda *_: None).run()
@@ -180,12 +187,12 @@ def run_seed(args: argparse.Namespace, seed: int, bits_list: list[float]) -> lis
             say(f"seed {seed}: measured in {time.monotonic() - started:.0f} s")
             for bits in wanted:
                 shared = {"bits": bits, "seed": seed, "dithered": is_dithered}
-                rows += compared(here, judge, ours, reference, shared)
+                rows += compared(here, judge, ours, shared, args.peers.split(","))
     return rows
 
 
 def compared(
-    folder: Path, judge: Judge, ours: Ours, reference: Path, shared: Mapping[str, Any]
+    folder: Path, judge: Judge, ours: "Ours", shared: Mapping[str, Any], peers: Sequence[str]
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
@@ -201,10 +208,13 @@ def compared(
         rows.append({**shared, "side": "ours", "error": error.message})
         say(f"{shared['bits']} bits, ours: {error}")
         return rows
-    add("ours", path)
-    for side, theirs in baselines(reference, folder / "peer", shared["bits"]):
+    own = add("ours", path)
+    for side, theirs in baselines(ours.reference, folder / "peer", shared["bits"], peers):
         found = add(side, theirs)
         shutil.rmtree(theirs)
+        if 0.995 * found["bytes"] <= own["bytes"] <= found["bytes"]:
+            rows.append({**shared, "side": "ours", "same_size_as": side, **own})
+            continue
         name = f"ours-{shared['bits']}-{side.replace('/', '-').replace(' ', '-')}"
         add("ours", ours.made(name, Goal(size_bytes=int(found["bytes"]))), same_size_as=side)
         shutil.rmtree(folder / name)
@@ -216,6 +226,7 @@ def main() -> None:
     parser.add_argument("--bits", default="2,2.5,3,3.5,4,4.5,5,6,8")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--peers", default="uniform,mixed,dynamic")
     parser.add_argument("--calibration-tokens", type=int, default=4096)
     args = parser.parse_args()
     bits = [float(one) for one in args.bits.split(",")]
