@@ -60,6 +60,8 @@ class LayeredModel:
                 hint="check config.json and the safetensors files; mlx-lm must know the "
                 "architecture",
             ) from error
+        if self.config.get("quantization") is not None:
+            self.model = _loading.dequantize_model(self.model)  # lazily, too
         # Kernels that have no gradient are used for inference only.
         self.model.train()
         self.holder, self.prefix = _layer_list(self.model, path)

@@ -155,6 +155,17 @@ def test_what_is_quantized_already_is_refused(made: Any, model: Path, tmp_path: 
     assert not (tmp_path / "again").exists()
 
 
+def test_what_is_quantized_already_is_taken_where_that_is_wanted(
+    made: Any, model: Path, tmp_path: Path
+) -> None:
+    out, facts = made
+    again = quantized(out, tmp_path / "again", 4.0, requantize=True)
+    assert again.num_values == facts.num_values
+    assert again.plan.bits <= 4.0
+    load_model(tmp_path / "again")
+    assert kl(model, out) < kl(model, tmp_path / "again") < 1.0
+
+
 def test_a_folder_that_is_there_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(ModelError, match="is already there"):
