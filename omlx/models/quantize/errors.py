@@ -13,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
+from mlx_lm.models.switch_layers import SwitchLinear
 
 from omlx.models.quantize.formats import candidates
 from omlx.models.quantize.rounding import values
@@ -20,6 +21,7 @@ from omlx.models.quantize.taps import Heard, output, with_weight
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
+_EXPERT_ROWS = 64
 _ROWS = 256  # of a large matrix so many rows are looked at, drawn by their gradients
 
 
@@ -50,7 +52,7 @@ def costs(
         elif type(matrix) in (nn.Linear, nn.Embedding):
             parts = _linear(matrix, call, dtype, seed)
         else:
-            parts = _other(matrix, call, dtype)
+            parts = _other(matrix, call, dtype, seed)
         for label, sums in parts.items():
             found[label] = [a + b for a, b in zip(found[label], sums, strict=True)]
     return {
@@ -99,31 +101,38 @@ def _lookup(matrix: Any, call: Heard, dtype: str) -> dict[str, list[float]]:
     return found
 
 
-def _other(matrix: Any, call: Heard, dtype: str) -> dict[str, list[float]]:
+def _other(matrix: Any, call: Heard, dtype: str, seed: int) -> dict[str, list[float]]:
     """Experts, and matrices by head: an expert counts as often as tokens come to it."""
-    weight = matrix.weight.astype(mx.float32)
     assert call.gradient is not None
     squared = mx.square(call.gradient)
+    weight, counted = matrix.weight, mx.ones((squared.shape[-1],))
+    if type(matrix) is SwitchLinear:
+        # The same rows of all experts: their weights together may be most of a model.
+        energy = mx.sum(squared, axis=tuple(range(squared.ndim - 1)))
+        sample = _sampled(np.array(energy), seed, most=_EXPERT_ROWS)
+        rows, counted = mx.array(sample.rows), mx.array(sample.weights)
+        weight, squared = weight[:, rows], squared[..., rows]
+    weight = weight.astype(mx.float32)
     whole = float(mx.sum(mx.square(output(with_weight(matrix, weight), call))).item())
     found: dict[str, list[float]] = {}
     for form in candidates(weight.shape[-1]):
         off = values(weight, form, dtype=dtype) - weight
         error = mx.square(output(with_weight(matrix, off), call))
-        weighted = float(mx.sum(squared * error).item())
+        weighted = float(mx.sum(squared * error * counted).item())
         found[form.label] = [weighted, float(mx.sum(error).item()), whole]
     return found
 
 
-def _sampled(energy: npt.NDArray[np.float32], seed: int) -> Sample:
+def _sampled(energy: npt.NDArray[np.float32], seed: int, *, most: int = _ROWS) -> Sample:
     """All rows of a small matrix, else rows drawn by their energy, each once."""
     num = len(energy)
-    if num <= _ROWS or not energy.sum() > 0:
-        rows = np.arange(min(num, _ROWS))
+    if num <= most or not energy.sum() > 0:
+        rows = np.arange(min(num, most))
         return Sample(rows, np.full(len(rows), num / len(rows), np.float32))
     share = energy.astype(np.float64) / energy.sum(dtype=np.float64)
-    drawn = np.random.default_rng(seed).choice(num, _ROWS, p=share)
+    drawn = np.random.default_rng(seed).choice(num, most, p=share)
     rows, counts = np.unique(drawn, return_counts=True)
-    weights = counts / (_ROWS * share[rows])
+    weights = counts / (most * share[rows])
     return Sample(rows, weights.astype(np.float32))
 
 
