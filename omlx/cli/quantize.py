@@ -55,7 +55,7 @@ _STEPS = 4  # plain lines a stage
     "--calibration-tokens",
     metavar="N",
     type=click.IntRange(64, 2**20),
-    default=4096,
+    default=8192,
     show_default=True,
     help="How many tokens of it.",
 )

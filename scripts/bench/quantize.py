@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--peers", default="uniform,mixed,dynamic")
-    parser.add_argument("--calibration-tokens", type=int, default=4096)
+    parser.add_argument("--calibration-tokens", type=int, default=8192)
     args = parser.parse_args()
     bits = [float(one) for one in args.bits.split(",")]
     rows = [row for seed in range(args.seeds) for row in run_seed(args, seed, bits)]

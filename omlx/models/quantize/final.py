@@ -34,6 +34,7 @@ class Moments:
         self._matrix = matrix
         columns = matrix.weight.shape[-1]
         self._has_whole = type(matrix) in (nn.Linear, nn.Embedding) and columns <= MAX_COLUMNS
+        self.num_tokens = 0
         self.whole: Floats | None = None
         self.columns: mx.array | None = None
 
@@ -44,6 +45,7 @@ class Moments:
             self._add_whole(np.diag(np.array(energy)))
         elif kind in (nn.Linear, nn.Embedding):
             x = call.x.reshape(-1, call.x.shape[-1]).astype(mx.float32)
+            self.num_tokens += x.shape[0]
             x = x * mx.sqrt(energy / x.shape[-1])[:, None]
             if self._has_whole:
                 self._add_whole(np.array(x.T @ x))
@@ -89,7 +91,7 @@ def rounded(matrix: Any, form: Format, moments: Moments, *, dtype: str) -> Tenso
     importance = moments.importance()
     if form.mode == "affine" and moments.whole is not None and float(moments.whole.trace()) > 0:
         step = max(1, _SLAB_VALUES // weight.shape[-1])
-        factor = Factor.of(moments.whole)
+        factor = Factor.of(moments.whole, num_tokens=moments.num_tokens)
         parts: Sequence[Packed] = [
             compensated(weight[first : first + step].astype(mx.float32), factor, form, dtype=dtype)[
                 0

@@ -47,7 +47,7 @@ class Options:
     out: Path
     goal: Goal
     calibration: Path | None = None
-    tokens: int = 2048
+    tokens: int = 8192
     dtype: str | None = None
     requantize: bool = False
     plans_only: bool = False

@@ -69,7 +69,7 @@ def test_the_result_lies_beside_the_model_and_says_what_it_is(
     assert outcome.code == 0, outcome.err
     assert task.spec["goal"] == goal
     assert task.spec["out"] == str(model.parent / name)
-    assert (task.spec["dtype"], task.spec["tokens"], task.spec["seed"]) == (None, 4096, 0)
+    assert (task.spec["dtype"], task.spec["tokens"], task.spec["seed"]) == (None, 8192, 0)
     assert outcome.out.splitlines()[-1] == str(model.parent / name)
 
 

@@ -76,12 +76,28 @@ def test_what_lies_on_a_grid_stays_exact(bits: int, dtype: str) -> None:
 @pytest.mark.parametrize("form", AFFINE, ids=lambda form: form.label)
 def test_errors_that_are_made_good_leave_less_in_the_output(form: Format) -> None:
     weight, x = matrix(), inputs()
-    moments = np.array(x.T @ x) / len(x)
-    packed, shown = compensated(weight, Factor.of(moments), form, dtype="float16")
+    factor = Factor.of(np.array(x.T @ x), num_tokens=len(x))
+    packed, shown = compensated(weight, factor, form, dtype="float16")
     assert np.allclose(np.array(packed.values(form)), shown, atol=2e-3)
     h = mx.mean(mx.square(x), axis=0)
     nearest = quantize(weight, form, dtype="float16", importance=h).values(form)
     assert output_error(weight, packed.values(form), x) < output_error(weight, nearest, x)
+
+
+@pytest.mark.parametrize("count", [40, 4000])
+def test_few_inputs_are_not_overfitted(count: int) -> None:
+    """Judged by other inputs of the same kind, compensation is no worse than the nearest values."""
+    weight, form = matrix(), BY_LABEL["3/64"]
+    x = inputs(count=4400)
+    seen, others = x[:count], x[4000:]
+    factor = Factor.of(np.array(seen.T @ seen), num_tokens=count)
+    packed, _ = compensated(weight, factor, form, dtype="float16")
+    h = mx.mean(mx.square(seen), axis=0)
+    nearest = quantize(weight, form, dtype="float16", importance=h).values(form)
+    ratio = output_error(weight, packed.values(form), others) / output_error(
+        weight, nearest, others
+    )
+    assert ratio < (1.0 if count > 1000 else 1.05)
 
 
 @pytest.mark.parametrize("label", ["2/32", "4/64", "mxfp4"])
@@ -93,8 +109,8 @@ def test_constant_and_huge_rows_stay_finite(label: str) -> None:
     assert mx.array_equal(found[0], weight[0]).item()
     if form.mode == "affine":
         assert mx.allclose(found[1], weight[1], rtol=1e-3).item()
-        moments = np.zeros((128, 128), np.float32)
-        _, shown = compensated(weight, Factor.of(moments), form, dtype="float16")
+        factor = Factor.of(np.zeros((128, 128), np.float32), num_tokens=1)
+        _, shown = compensated(weight, factor, form, dtype="float16")
         assert np.isfinite(shown).all()
 
 
