@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import mlx.core as mx
+import mlx.utils
 import mlx_lm.utils
 import numpy as np
 import numpy.typing as npt
-from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.errors import ModelError
@@ -25,6 +25,7 @@ from omlx.models.corpus import Context, digest
 # What the stubs of these libraries leave untyped.
 _mx: Any = mx
 _loading: Any = mlx_lm.utils
+_trees: Any = mlx.utils
 _WINDOW_BYTES = 64 * 2**20
 _RAW = {mx.float32: np.dtype("<f4"), mx.float16: np.dtype("<f2"), mx.bfloat16: np.dtype("<u2")}
 _NAMES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
@@ -81,7 +82,7 @@ def in_float32(model: Any) -> Any:
         is_half = array.dtype in (mx.float16, mx.bfloat16)
         return array.astype(mx.float32) if is_half else array
 
-    model.update(tree_map(cast_one, model.parameters()))
+    model.update(_trees.tree_map(cast_one, model.parameters()))
     _mx.eval(model.parameters())
     return model
 
@@ -189,7 +190,8 @@ def record(found: Iterator[Window], contexts: Sequence[Context], path: Path) -> 
             name = next(name for name, kind in _NAMES.items() if kind == dtype)
             head = {"dtype": name, "num_vocab": int(window.logits.shape[-1])}
             raw = window.logits.view(mx.uint16) if dtype == mx.bfloat16 else window.logits
-            file.write(np.ascontiguousarray(np.asarray(raw)).data)
+            values: npt.NDArray[Any] = np.asarray(raw)
+            file.write(np.ascontiguousarray(values).data)
             yield window
     head["digest"] = digest(contexts)
     path.with_suffix(".json").write_text(json.dumps(head), "utf-8")

@@ -126,10 +126,11 @@ def _byte_level(gguf: GgufFile, pre: str, vocab: Mapping[str, int]) -> dict[str,
     steps: list[dict[str, object]] = []
     if pre == "smollm":
         steps.append({"type": "Digits", "individual_digits": True})
-    steps += [
+    regexes: list[dict[str, object]] = [
         {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
         for one in splits
     ]
+    steps += regexes
     return {
         "normalizer": {"type": "NFC"} if pre in _COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*steps, byte_level]},

@@ -4,6 +4,9 @@ Scored by lm-eval, whose tasks are made here from the questions, so that nothing
 nothing about files of questions, and runs no code.
 """
 
+# What mlx's stubs, mlx-lm and lm-eval leave untyped.
+# pyright: basic
+
 import os
 import sys
 import tempfile
@@ -52,19 +55,20 @@ class Answerer:
         targets = mx.array(whole[start:])
         chosen = mx.take_along_axis(log_p, targets[:, None], axis=-1)[:, 0]
         is_greedy = mx.all(mx.argmax(log_p, axis=-1) == targets)
-        return float(mx.sum(chosen).item()), bool(is_greedy.item())
+        return float(cast(float, mx.sum(chosen).item())), bool(is_greedy.item())
 
     def write(self, context: str, stop: Sequence[str], max_tokens: int) -> str:
         """What the model writes after a context, up to a stop text or its end token."""
         caches = make_prompt_cache(self._model)
         ids = self._ids(context) or [0]
+        logits = mx.zeros((1,))
         for at in range(0, len(ids), _CHUNK):
             logits = self._model(mx.array([ids[at : at + _CHUNK]]), cache=caches)[0, -1]
             _mx.eval(logits, [cache.state for cache in caches])
         written: list[int] = []
         text = ""
         for _ in range(max_tokens):
-            token = int(mx.argmax(logits).item())
+            token = int(cast(int, mx.argmax(logits).item()))
             if token in self._text.eos_ids:
                 break
             written.append(token)
@@ -134,10 +138,10 @@ def _choices(
 def _evaluate(
     answerer: Answerer, choices: Sequence[Sequence[Any]], progress: OnProgress
 ) -> dict[str, Any]:
-    import datasets  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-    from lm_eval import evaluator  # pyright: ignore[reportMissingImports]
-    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
-    from lm_eval.api.task import ConfigurableTask  # pyright: ignore[reportMissingImports]
+    import datasets
+    from lm_eval import evaluator
+    from lm_eval.api.model import LM
+    from lm_eval.api.task import ConfigurableTask
 
     documents: Any = datasets
     lm_class, task_class, run = cast(Any, LM), cast(Any, ConfigurableTask), cast(Any, evaluator)

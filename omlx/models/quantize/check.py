@@ -3,6 +3,9 @@
 Knows nothing about how it was rounded: the parts are files of the work folder.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +17,7 @@ from omlx.models.quantize.plan import KEPT
 from omlx.models.quantize.rounding import Packed
 from omlx.models.quantize.runs import Run, Runs, first_input, tail_run, top_matrices, x_file
 from omlx.models.quantize.stream import LayeredModel
-from omlx.models.quantize.taps import Tapped, matrices
+from omlx.models.quantize.taps import Tapped, matrices, number
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
@@ -41,7 +44,7 @@ def measured_kl(runs: Runs, formats: Mapping[str, str]) -> float:
     for at, batch in enumerate(runs.batches):
         log_p = _log_softmax(_logits(original, batch, outputs[f"b{at}"]))
         log_q = _log_softmax(_logits(layered, batch, hidden[at]))
-        total += float(mx.sum(mx.exp(log_p) * (log_p - log_q)).item())
+        total += number(mx.sum(mx.exp(log_p) * (log_p - log_q)))
         count += batch.size
         _mx.clear_cache()
     return total / count

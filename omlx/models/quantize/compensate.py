@@ -5,6 +5,9 @@ Transformers" (2023); here scales and biases are fitted anew for each group when
 Knows nothing about models or files.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,6 +5,9 @@ quantized model): half the mean, over tokens, of the squared gradient of sampled
 probability (the diagonal of the Fisher matrix at the matrix's output) times the squared error.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +20,7 @@ from mlx_lm.models.switch_layers import SwitchLinear
 
 from omlx.models.quantize.formats import candidates
 from omlx.models.quantize.rounding import values
-from omlx.models.quantize.taps import Heard, output, with_weight
+from omlx.models.quantize.taps import Heard, number, output, with_weight
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
@@ -75,13 +78,13 @@ def _linear(matrix: Any, call: Heard, dtype: str, seed: int) -> dict[str, list[f
     weight, squared = matrix.weight[rows].astype(mx.float32), squared[:, rows]
     counted = mx.array(sample.weights)
     importance = mx.mean(mx.square(x), axis=0)
-    whole = float(mx.sum(mx.square(x @ weight.T)).item())
+    whole = number(mx.sum(mx.square(x @ weight.T)))
     found: dict[str, list[float]] = {}
     for form in candidates(weight.shape[-1]):
         off = x @ (values(weight, form, dtype=dtype, importance=importance) - weight).T
         error = mx.square(off)
         weighted = mx.sum(mx.sum(squared * error, axis=0) * counted)
-        found[form.label] = [float(weighted.item()), float(mx.sum(error).item()), whole]
+        found[form.label] = [number(weighted), number(mx.sum(error)), whole]
     return found
 
 
@@ -92,12 +95,12 @@ def _lookup(matrix: Any, call: Heard, dtype: str) -> dict[str, list[float]]:
     assert call.gradient is not None
     squared = mx.square(call.gradient.reshape(-1, weight.shape[-1]))
     importance = mx.mean(squared, axis=0)
-    whole = float(mx.sum(mx.square(weight[at])).item())
+    whole = number(mx.sum(mx.square(weight[at])))
     found: dict[str, list[float]] = {}
     for form in candidates(weight.shape[-1]):
         error = mx.square((values(weight, form, dtype=dtype, importance=importance) - weight)[at])
-        weighted = float(mx.sum(squared * error).item())
-        found[form.label] = [weighted, float(mx.sum(error).item()), whole]
+        weighted = number(mx.sum(squared * error))
+        found[form.label] = [weighted, number(mx.sum(error)), whole]
     return found
 
 
@@ -113,13 +116,13 @@ def _other(matrix: Any, call: Heard, dtype: str, seed: int) -> dict[str, list[fl
         rows, counted = mx.array(sample.rows), mx.array(sample.weights)
         weight, squared = weight[:, rows], squared[..., rows]
     weight = weight.astype(mx.float32)
-    whole = float(mx.sum(mx.square(output(with_weight(matrix, weight), call))).item())
+    whole = number(mx.sum(mx.square(output(with_weight(matrix, weight), call))))
     found: dict[str, list[float]] = {}
     for form in candidates(weight.shape[-1]):
         off = values(weight, form, dtype=dtype) - weight
         error = mx.square(output(with_weight(matrix, off), call))
-        weighted = float(mx.sum(squared * error * counted).item())
-        found[form.label] = [weighted, float(mx.sum(error).item()), whole]
+        weighted = number(mx.sum(squared * error * counted))
+        found[form.label] = [weighted, number(mx.sum(error)), whole]
     return found
 
 

@@ -4,6 +4,9 @@ Knows nothing about passes or files. Errors are made good within a matrix by the
 inputs, weighted by how much each token's gradient says that an error there matters.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

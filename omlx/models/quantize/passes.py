@@ -4,6 +4,9 @@ Knows nothing about allocation. Every layer's result is a file of the work folde
 there is not computed again.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,6 +4,9 @@ Knows nothing about models or files. `importance` is what the error of each colu
 square of the input that it is multiplied with.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +139,7 @@ def fit(
     middle, width = (low + high) / 2, high - low
     total = mx.sum(h, axis=-1, keepdims=True)
     # All fractions at once, along a new first axis.
-    fractions = mx.array(tried).reshape(-1, *(1 for _ in groups.shape))
+    fractions = mx.array(list(tried)).reshape(-1, *(1 for _ in groups.shape))
     s = width * (fractions / levels)
     b = middle - s * (levels / 2)
     for _ in range(2):

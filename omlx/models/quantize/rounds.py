@@ -3,6 +3,9 @@
 Knows nothing about how plans are made or results are written.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,6 +3,9 @@
 Knows nothing about costs or formats. The inputs of layers come from files of the work folder.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,7 +102,7 @@ def tail_run(
         def on_layer(at: int, _: Any, given: mx.array, *__: Any, **___: Any) -> mx.array:
             if at < last:
                 return given
-            num_before.update({n: len(tap.state.heard) for n, tap in tapped.taps.items()})
+            num_before.update({n: len(tap.hears.heard) for n, tap in tapped.taps.items()})
             return h
 
         return layered.run(batch, on_layer).astype(mx.float32)

@@ -3,6 +3,9 @@
 Knows nothing about costs or plans.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

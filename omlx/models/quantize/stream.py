@@ -4,6 +4,9 @@ Knows nothing about formats. The model's own forward runs; only what it finds in
 is exchanged for the time of a call, so masks and types of layers are the architecture's own.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

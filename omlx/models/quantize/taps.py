@@ -3,10 +3,13 @@
 Knows nothing about formats or files.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -43,17 +46,17 @@ class Tap(nn.Module):
         self._state: Callable[[], _State] = _keeper()
 
     @property
-    def state(self) -> "_State":
+    def hears(self) -> "_State":
         """What was heard since the last `reset`."""
         return self._state()
 
     def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
         """The matrix's output, and a probe's zeros."""
-        return self.state.note(self._reach()(x, *args, **kwargs), Heard(x, args, kwargs))
+        return self.hears.note(self._reach()(x, *args, **kwargs), Heard(x, args, kwargs))
 
     def as_linear(self, x: mx.array) -> mx.array:
         """An embedding as the head."""
-        return self.state.note(self._reach().as_linear(x), Heard(x, (), {}, is_head=True))
+        return self.hears.note(self._reach().as_linear(x), Heard(x, (), {}, is_head=True))
 
     def __getattr__(self, key: str) -> Any:
         """The matrix's own attributes."""
@@ -114,9 +117,9 @@ class Tapped:
     def listen(self, run: Callable[[], mx.array]) -> tuple[mx.array, dict[str, list[Heard]]]:
         """What a run gives, and what each matrix heard in it, evaluated."""
         for tap in self.taps.values():
-            tap.state.reset()
+            tap.hears.reset()
         out = run()
-        heard = {name: tap.state.heard for name, tap in self.taps.items()}
+        heard = {name: tap.hears.heard for name, tap in self.taps.items()}
         _mx.eval(out, [[h.x, *h.args, *h.kwargs.values()] for all_ in heard.values() for h in all_])
         return out, heard
 
@@ -125,26 +128,31 @@ class Tapped:
     ) -> tuple[mx.array, dict[str, list[mx.array]]]:
         """The gradients at `x` and at the output of every call of each matrix."""
         for tap in self.taps.values():
-            tap.state.reset()
+            tap.hears.reset()
         run(x)  # lazily: for the shapes
-        shapes = {name: tap.state.shapes for name, tap in self.taps.items()}
+        shapes = {name: tap.hears.shapes for name, tap in self.taps.items()}
         names = [(name, at) for name in shapes for at in range(len(shapes[name]))]
         probes = [mx.zeros(shapes[name][at]) for name, at in names]
 
         def probed(x: mx.array, *probes: mx.array) -> list[mx.array]:
             for name, tap in self.taps.items():
                 own = [p for (other, _), p in zip(names, probes, strict=True) if other == name]
-                tap.state.reset(own)
+                tap.hears.reset(own)
             return [run(x)]
 
         _, found = _mx.vjp(probed, [x, *probes], [cotangent])
         _mx.eval(found)
         for tap in self.taps.values():
-            tap.state.reset()
+            tap.hears.reset()
         by_name: dict[str, list[mx.array]] = {name: [] for name in shapes}
         for (name, _), gradient in zip(names, found[1:], strict=True):
             by_name[name].append(gradient)
         return found[0], by_name
+
+
+def number(array: mx.array) -> float:
+    """The value of an array that has one."""
+    return float(cast(float, array.item()))
 
 
 def with_weight(matrix: Any, weight: mx.array) -> Any:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +42,11 @@ class Work:
 
     def put_json(self, name: str, value: object) -> None:
         """Write a file at once."""
-        self._put(name, lambda path: path.write_text(json.dumps(value), "utf-8"))
+
+        def write(path: Path) -> None:
+            path.write_text(json.dumps(value), "utf-8")
+
+        self._put(name, write)
 
     def get_json(self, name: str) -> Any:
         """What `put_json` wrote."""
@@ -74,7 +78,7 @@ class Work:
         """The run ends before its end: the next one goes on."""
         self._lock.unlink(missing_ok=True)
 
-    def _put(self, name: str, write: Any) -> None:
+    def _put(self, name: str, write: Callable[[Path], None]) -> None:
         fresh = self.folder / f"new-{name}"
         write(fresh)
         with fresh.open("rb") as file:
