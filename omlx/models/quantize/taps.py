@@ -17,6 +17,8 @@ from mlx.utils import tree_unflatten
 from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 
+from omlx.errors import ModelError
+
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
 MATRICES = (nn.Linear, nn.Embedding, SwitchLinear, MultiLinear)
@@ -140,8 +142,14 @@ class Tapped:
                 tap.hears.reset(own)
             return [run(x)]
 
-        _, found = _mx.vjp(probed, [x, *probes], [cotangent])
-        _mx.eval(found)
+        try:
+            _, found = _mx.vjp(probed, [x, *probes], [cotangent])
+            _mx.eval(found)
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"mlx has no gradient of this architecture: {error}",
+                hint="It can't be quantized by measurement; mlx_lm.convert makes uniform formats.",
+            ) from error
         for tap in self.taps.values():
             tap.hears.reset()
         by_name: dict[str, list[mx.array]] = {name: [] for name in shapes}

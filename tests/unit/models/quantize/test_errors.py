@@ -10,6 +10,7 @@ import pytest
 from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 
+from omlx.errors import ModelError
 from omlx.models.quantize.errors import costs
 from omlx.models.quantize.formats import BY_LABEL, candidates
 from omlx.models.quantize.rounding import values
@@ -134,3 +135,20 @@ def test_taps_hear_inputs_and_gradients_of_every_call() -> None:
     back = (cotangent @ module.second.weight) * (1 - mx.square(heard["second"][1].x))
     assert mx.allclose(by_name["second"][0], back, atol=1e-5).item()
     assert type(module.first) is nn.Linear
+
+
+class Stuck(nn.Module):
+    """A module that mlx can't differentiate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.linalg.qr(self.first(x)[0], stream=mx.cpu)[0]
+
+
+def test_what_has_no_gradient_is_refused_with_the_reason() -> None:
+    module = Stuck()
+    with Tapped(module, matrices(module)) as tapped, pytest.raises(ModelError, match="no gradient"):
+        tapped.gradients(module, normal(1, 20, 16), normal(20, 16))
