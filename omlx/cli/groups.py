@@ -33,6 +33,9 @@ model = _group(
     {
         "list": LazyCommand("omlx.cli.model:list_models", "List the models that can be served."),
         "pull": LazyCommand("omlx.cli.model:pull", "Get a model."),
+        "import": LazyCommand(
+            "omlx.cli.importing:import_model", "Make a model of a GGUF file, and verify it."
+        ),
         "load": LazyCommand(
             "omlx.cli.resident:load",
             "Load a model in the running server, and wait until it is ready.",

@@ -33,6 +33,9 @@ COMMANDS = {
         "omlx.cli.groups:model", "List models, get new ones, load and unload them."
     ),
     "cache": LazyCommand("omlx.cli.groups:cache", "Look into the prefix cache and prune it."),
+    "quantize": LazyCommand(
+        "omlx.cli.quantize:quantize", "Make a smaller model, in formats chosen by measurement."
+    ),
     "bench": LazyCommand("omlx.cli.bench:bench", "Measure models, servers and the prefix cache."),
     "key": LazyCommand("omlx.cli.groups:key", "Make, list and remove API keys."),
     "config": LazyCommand("omlx.cli.groups:config", "Show the settings and where they come from."),

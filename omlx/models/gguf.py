@@ -15,10 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import numpy as np
 import psutil
 
 from omlx.errors import ModelError
-from omlx.models import gguf_llama
 from omlx.models.gguf_arrays import (
     BITS,
     GROUP,
@@ -29,8 +29,12 @@ from omlx.models.gguf_arrays import (
     to_bytes,
     unrotated,
 )
-from omlx.models.gguf_llama import Matrix
+from omlx.models.gguf_config import config, generation_config
 from omlx.models.gguf_read import GgufFile
+from omlx.models.gguf_sizes import read_sizes
+from omlx.models.gguf_tensors import Matrix, matrices
+from omlx.models.gguf_tokenizer import tokenizer
+from omlx.models.text import TextModel
 from omlx.units import format_size
 
 Form = Literal["float32", "float16", "bfloat16", "native"]
@@ -39,6 +43,7 @@ Scales = Literal["float32", "float16", "bfloat16"]
 OnBytes = Callable[[int, int], None]
 
 WEIGHTS = "model.safetensors"
+_SAMPLES = ("The quick brown fox, 12345 times.", "def f(x):\n    return {x: [1, 2]}  # ok\n")
 _SLAB_BYTES = 8 * 2**20
 
 
@@ -52,7 +57,6 @@ class _Part(Enum):
 
 
 _SUFFIXES = {
-    _Part.FLOATS: ".weight",
     _Part.CODES: ".weight",
     _Part.SCALES: ".scales",
     _Part.BIASES: ".biases",
@@ -85,20 +89,21 @@ def import_gguf(
     of everything else then. ModelError leaves nothing behind.
     """
     with GgufFile(path) as gguf:
-        model = gguf_llama.read_llama(gguf)
-        matrices = gguf_llama.matrices(gguf, model)
+        sizes = read_sizes(gguf)
+        found = matrices(gguf, sizes)
         is_native = form == "native"
         floats_as = FloatType(scales if form == "native" else form)
-        outputs = _outputs(matrices, floats_as, is_native=is_native)
-        config = gguf_llama.config(gguf, model, dtype=floats_as.value)
+        outputs = _outputs(found, floats_as, is_native=is_native)
+        new_config = config(gguf, sizes, dtype=floats_as.value)
         if is_native:
-            config |= _quantization(matrices)
-        tokenizer, tokenizer_config = gguf_llama.tokenizer(gguf)
+            new_config |= _quantization(found)
+        window = gguf.integer(f"{sizes.family}.context_length")
+        new_tokenizer, tokenizer_config = tokenizer(gguf, window=window)
         files = {
-            "config.json": config,
-            "generation_config.json": gguf_llama.generation_config(gguf),
+            "config.json": new_config,
+            "generation_config.json": generation_config(gguf),
             f"{WEIGHTS}.index.json": _index(outputs),
-            "tokenizer.json": tokenizer,
+            "tokenizer.json": new_tokenizer,
             "tokenizer_config.json": tokenizer_config,
         }
         with _new_folder(out_dir, num_bytes=sum(output.nbytes for output in outputs)) as folder:
@@ -108,14 +113,15 @@ def import_gguf(
             if "tokenizer.chat_template" in gguf.metadata:
                 template = gguf.text("tokenizer.chat_template")
                 _write_file(folder / "chat_template.jinja", template.encode())
+            _check_texts(folder, path)
 
 
-def _outputs(matrices: Sequence[Matrix], floats_as: FloatType, *, is_native: bool) -> list[_Output]:
+def _outputs(found: Sequence[Matrix], floats_as: FloatType, *, is_native: bool) -> list[_Output]:
     """The tensors of the new file, sorted by name."""
     outputs: list[_Output] = []
-    for matrix in matrices:
+    for matrix in found:
         source = matrix.source
-        bits = BITS.get(source.quant) if is_native and len(source.shape) == 2 else None
+        bits = _bits(matrix) if is_native else None
         parts = [_Part.FLOATS] if bits is None else [_Part.BIASES, _Part.SCALES, _Part.CODES]
         for part in parts:
             columns, width, tag = source.columns, floats_as.nbytes, floats_as.tag
@@ -123,16 +129,44 @@ def _outputs(matrices: Sequence[Matrix], floats_as: FloatType, *, is_native: boo
                 columns, width, tag = columns * bits // 32, 4, "U32"
             elif part is not _Part.FLOATS:
                 columns //= GROUP
-            name = matrix.name + _SUFFIXES[part]
-            shape = (*source.shape[:-1], columns)
+            name = matrix.name + _SUFFIXES.get(part, matrix.suffix)
+            shape = matrix.shape or (*source.shape[:-1], columns)
             nbytes = source.rows * columns * width
             outputs.append(_Output(name, tag, shape, nbytes, matrix, part))
     return sorted(outputs, key=lambda output: output.name)
 
 
-def _quantization(matrices: Sequence[Matrix]) -> dict[str, object]:
+def kept_in_floats(path: Path) -> dict[str, int]:
+    """How many matrices of a file have no exact form in MLX, by type; ModelError."""
+    counts: dict[str, int] = {}
+    with GgufFile(path) as gguf:
+        for matrix in matrices(gguf, read_sizes(gguf)):
+            quant = matrix.source.quant
+            if len(matrix.source.shape) >= 2 and quant.block > 1 and _bits(matrix) is None:
+                counts[quant.name] = counts.get(quant.name, 0) + 1
+    return counts
+
+
+def _check_texts(folder: Path, path: Path) -> None:
+    """Whether the new tokenizer gives texts back as they were; ModelError."""
+    text = TextModel.load(folder)
+    for sample in _SAMPLES:
+        if text.decode(text.encode(sample)) != sample:
+            raise ModelError(
+                f"{path} has a tokenizer that does not give back {sample!r}",
+                hint="Its tables are damaged, or of a kind that is not known here.",
+            )
+
+
+def _bits(matrix: Matrix) -> int | None:
+    """The bits of MLX's own packing that a tensor is repacked into; None: it becomes floats."""
+    is_matrix = len(matrix.source.shape) >= 2 and not matrix.is_plain
+    return BITS.get(matrix.source.quant) if is_matrix else None
+
+
+def _quantization(found: Sequence[Matrix]) -> dict[str, object]:
     """The entries of config.json that tell mlx-lm how each matrix is packed."""
-    bits = {m.name: BITS[m.source.quant] for m in matrices if m.source.quant in BITS}
+    bits = {m.name: own for m in found if (own := _bits(m)) is not None}
     if not bits:
         return {}
     counts = [*bits.values()]
@@ -193,6 +227,8 @@ def _convert(output: _Output, data: bytes, num_rows: int) -> bytes:
     quant = output.matrix.source.quant
     if output.part is _Part.FLOATS:
         values = floats(quant, data, num_rows)
+        if output.matrix.less:
+            values = values - np.float32(output.matrix.less)
     else:
         rows = affine(quant, data, num_rows)
         if output.part is _Part.CODES:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx.errors import ModelError
-from omlx.models.gguf_read import BF16, F16, F32, Q4_0, Q4_1, Q8_0, Quant
+from omlx.models.gguf_read import BF16, F16, F32, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0, Quant
 
 GROUP = 32
 Floats = npt.NDArray[np.float32]
@@ -19,9 +19,26 @@ Floats = npt.NDArray[np.float32]
 _BLOCKS = {
     Q4_0: np.dtype([("scale", "<f2"), ("codes", "u1", (GROUP // 2,))]),
     Q4_1: np.dtype([("scale", "<f2"), ("bias", "<f2"), ("codes", "u1", (GROUP // 2,))]),
+    Q5_0: np.dtype([("scale", "<f2"), ("high", "<u4"), ("codes", "u1", (GROUP // 2,))]),
+    Q5_1: np.dtype(
+        [("scale", "<f2"), ("bias", "<f2"), ("high", "<u4"), ("codes", "u1", (GROUP // 2,))]
+    ),
+    Q4_K: np.dtype(
+        [("scale", "<f2"), ("bias", "<f2"), ("packed", "u1", (12,)), ("codes", "u1", (128,))]
+    ),
+    Q5_K: np.dtype(
+        [
+            ("scale", "<f2"),
+            ("bias", "<f2"),
+            ("packed", "u1", (12,)),
+            ("high", "u1", (32,)),
+            ("codes", "u1", (128,)),
+        ]
+    ),
     Q8_0: np.dtype([("scale", "<f2"), ("codes", "i1", (GROUP,))]),
 }
-BITS = {Q4_0: 4, Q4_1: 4, Q8_0: 8}
+# What has an exact form in MLX: scale * code + bias for each 32 values.
+BITS = {Q4_0: 4, Q4_1: 4, Q5_0: 5, Q5_1: 5, Q4_K: 4, Q5_K: 5, Q8_0: 8}
 
 
 class FloatType(Enum):
@@ -55,6 +72,8 @@ class Affine:
 def affine(quant: Quant, data: bytes, num_rows: int) -> Affine:
     """Quantized rows in affine form; every number is exact in float32."""
     blocks: npt.NDArray[Any] = np.frombuffer(data, _BLOCKS[quant]).reshape(num_rows, -1)
+    if quant in (Q4_K, Q5_K):
+        return _superblocks(blocks, num_rows, has_high=quant is Q5_K)
     scales: Floats = blocks["scale"].astype(np.float32)
     raw: npt.NDArray[np.uint8] = blocks["codes"].view(np.uint8)
     if quant is Q8_0:
@@ -64,9 +83,37 @@ def affine(quant: Quant, data: bytes, num_rows: int) -> Affine:
     else:
         # Byte i of a block holds the codes i (low half) and i + 16 (high half).
         codes = np.concatenate([raw & np.uint8(15), raw >> np.uint8(4)], axis=-1)
-        is_biased = quant is Q4_1
-        biases = blocks["bias"].astype(np.float32) if is_biased else scales * np.float32(-8)
+        if quant in (Q5_0, Q5_1):
+            places = np.arange(GROUP, dtype=np.uint32)
+            bits = blocks["high"][..., None] >> places & np.uint32(1)
+            codes = codes | (bits.astype(np.uint8) << np.uint8(4))
+        is_biased = quant in (Q4_1, Q5_1)
+        middle = np.float32(-16 if quant is Q5_0 else -8)
+        biases = blocks["bias"].astype(np.float32) if is_biased else scales * middle
     return Affine(codes.reshape(num_rows, -1), scales, biases)
+
+
+def _superblocks(blocks: npt.NDArray[Any], num_rows: int, *, has_high: bool) -> Affine:
+    """Blocks of eight groups, whose scales and offsets are six bits each of a common one."""
+    low, middle, high = (blocks["packed"][..., at : at + 4] for at in (0, 4, 8))
+    six, four = np.uint8(63), np.uint8(15)
+    scale_codes = np.concatenate(
+        [low & six, (high & four) | (low >> np.uint8(6) << np.uint8(4))], axis=-1
+    )
+    offset_codes = np.concatenate(
+        [middle & six, (high >> np.uint8(4)) | (middle >> np.uint8(6) << np.uint8(4))], axis=-1
+    )
+    scales = blocks["scale"].astype(np.float32)[..., None] * scale_codes.astype(np.float32)
+    offsets = blocks["bias"].astype(np.float32)[..., None] * offset_codes.astype(np.float32)
+    # 32 bytes hold two groups: the first in their low halves, the second in their high ones.
+    raw = blocks["codes"].reshape(*blocks.shape, 4, GROUP)
+    codes = np.stack([raw & four, raw >> np.uint8(4)], axis=-2).reshape(*blocks.shape, 8, GROUP)
+    if has_high:
+        places = np.arange(8, dtype=np.uint8)[:, None]
+        bits = blocks["high"][..., None, :] >> places & np.uint8(1)
+        codes = codes | (bits << np.uint8(4))
+    shape = num_rows, -1
+    return Affine(codes.reshape(shape), scales.reshape(shape), -offsets.reshape(shape))
 
 
 @np.errstate(all="ignore")
@@ -79,6 +126,8 @@ def floats(quant: Quant, data: bytes, num_rows: int) -> Floats:
     if quant is BF16:
         wide = np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)
         return wide.view(np.float32).reshape(num_rows, -1)
+    if quant not in (Q4_0, Q4_1, Q8_0):
+        return _by_package(quant, data, num_rows)
     rows = affine(quant, data, num_rows)
     codes = rows.codes.reshape(*rows.scales.shape, GROUP)
     scales = rows.scales[..., None]
@@ -91,8 +140,24 @@ def floats(quant: Quant, data: bytes, num_rows: int) -> Floats:
     return values.reshape(num_rows, -1)
 
 
+def _by_package(quant: Quant, data: bytes, num_rows: int) -> Floats:
+    """Rows of the types that only the gguf package knows."""
+    # Imported only here: most files need none of it.
+    import gguf
+
+    kind = getattr(gguf.GGMLQuantizationType, quant.name)
+    rows = np.frombuffer(data, np.uint8).reshape(num_rows, -1)
+    return np.asarray(gguf.quants.dequantize(rows, kind), np.float32)
+
+
 def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
     """MLX's packing: code i of a row in bits [i*bits, (i+1)*bits) of little-endian words."""
+    if bits == 5:
+        # Eight codes make five bytes.
+        eight = codes.reshape(codes.shape[0], -1, 8).astype(np.uint64)
+        whole = (eight << (np.arange(8, dtype=np.uint64) * np.uint64(5))).sum(-1, dtype=np.uint64)
+        as_bytes = whole.astype("<u8").view(np.uint8).reshape(*whole.shape, 8)[..., :5]
+        return np.ascontiguousarray(as_bytes).reshape(codes.shape[0], -1).view("<u4")
     if bits == 8:
         return codes.view("<u4")
     return (codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)).view("<u4")

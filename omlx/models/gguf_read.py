@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import BinaryIO, cast
 
 from omlx.errors import ModelError
@@ -43,12 +43,22 @@ BF16 = Quant("BF16", 1, 2)
 Q4_0 = Quant("Q4_0", 32, 18)
 Q4_1 = Quant("Q4_1", 32, 20)
 Q8_0 = Quant("Q8_0", 32, 34)
-_QUANTS = {0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 8: Q8_0, 30: BF16}
+Q5_0 = Quant("Q5_0", 32, 22)
+Q5_1 = Quant("Q5_1", 32, 24)
+Q4_K = Quant("Q4_K", 256, 144)
+Q5_K = Quant("Q5_K", 256, 176)
+# By the number that files have for them.
+QUANTS: Mapping[int, Quant] = MappingProxyType({
+    0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 6: Q5_0, 7: Q5_1, 8: Q8_0, 10: Quant("Q2_K", 256, 84),
+    11: Quant("Q3_K", 256, 110), 12: Q4_K, 13: Q5_K, 14: Quant("Q6_K", 256, 210),
+    16: Quant("IQ2_XXS", 256, 66), 17: Quant("IQ2_XS", 256, 74), 18: Quant("IQ3_XXS", 256, 98),
+    19: Quant("IQ1_S", 256, 50), 20: Quant("IQ4_NL", 32, 18), 21: Quant("IQ3_S", 256, 110),
+    22: Quant("IQ2_S", 256, 82), 23: Quant("IQ4_XS", 256, 136), 29: Quant("IQ1_M", 256, 56),
+    30: BF16, 34: Quant("TQ1_0", 256, 54), 35: Quant("TQ2_0", 256, 66),
+    39: Quant("MXFP4", 32, 17),
+})  # fmt: skip
 _OTHER_QUANTS = {
-    6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
-    15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
-    22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
 }  # fmt: skip
 
 
@@ -157,12 +167,17 @@ class GgufFile:
         """A list of whole numbers of the metadata."""
         return cast(list[int], self._list(key, int))
 
+    def numbers(self, key: str) -> list[float]:
+        """A list of numbers of the metadata."""
+        return cast(list[float], self._list(key, float))
+
     def _list(self, key: str, kind: type) -> list[object]:
         value = self.metadata.get(key)
         if not isinstance(value, list) or any(
             type(v) is not kind for v in cast(list[object], value)
         ):
-            raise self._bad(key, f"a list of {'texts' if kind is str else 'whole numbers'}")
+            names = {str: "texts", int: "whole numbers", float: "numbers"}
+            raise self._bad(key, f"a list of {names[kind]}")
         return cast(list[object], value)
 
     def _bad(self, key: str, wanted: str) -> ModelError:
@@ -236,14 +251,14 @@ class _Parser:
             raise self._error(f"gives the tensor {name!r} {rank} dimensions")
         shape = tuple(reversed(self._unpack(f"<{rank}Q")))
         number, offset = self._unpack("<IQ")
-        if number not in _QUANTS:
+        if number not in QUANTS:
             quant = _OTHER_QUANTS.get(number, f"number {number}")
-            known = ", ".join(sorted(quant.name for quant in _QUANTS.values()))
+            known = ", ".join(sorted(quant.name for quant in QUANTS.values()))
             raise ModelError(
                 f"{self._path}: the tensor {name!r} has type {quant}, which is not supported yet",
                 hint=f"Use a file whose tensors are of the types {known}.",
             )
-        info = TensorInfo(name, shape, _QUANTS[number], offset)
+        info = TensorInfo(name, shape, QUANTS[number], offset)
         is_sane = 0 < info.columns <= _MAX_COLUMNS and 0 < info.rows <= _MAX_ROWS
         if not is_sane or info.columns % info.quant.block:
             raise self._error(f"gives the tensor {name!r} the shape {list(shape)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.unit.models import tiny
 
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20)}
-TYPES |= {"Q8_0": (8, 32, 34), "BF16": (30, 1, 2), "Q4_K": (12, 256, 144)}
+TYPES |= {"Q8_0": (8, 32, 34), "BF16": (30, 1, 2), "Q8_K": (15, 256, 292)}
 WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS = 64, 96, 4, 2, 16, 2
 
 

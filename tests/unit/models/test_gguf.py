@@ -25,6 +25,7 @@ from omlx.models.gguf import Form, import_gguf
 from omlx.models.locate import discover
 from omlx.models.text import TextModel
 from tests.unit.models import gguf_writer as w
+from tests.unit.models import tiny
 
 QUANTS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
 NAMES = {
@@ -151,7 +152,9 @@ def test_large_tensors_are_written_in_slabs(tmp_path: Path) -> None:
     """A tensor larger than a slab comes out the same, and progress ends at the total."""
     metadata = w.llama_metadata()
     num_rows = 40_000
-    tokens = [w.text(f"t{n}") for n in range(num_rows)]
+    own = json.loads(tiny.byte_level().to_str())["model"]["vocab"]
+    names = [*sorted(own, key=own.__getitem__), *(f"t{n}" for n in range(num_rows))][:num_rows]
+    tokens = [w.text(name) for name in names]
     metadata["llama.vocab_size"] = w.u32(num_rows)
     metadata["tokenizer.ggml.tokens"] = w.array(tokens)
     metadata["tokenizer.ggml.token_type"] = w.array([w.u32(1)] * num_rows)
@@ -225,10 +228,10 @@ def test_an_untied_output_becomes_the_head(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Mapping[str, w.Typed | None], str]] = {
-    "architecture": ({"general.architecture": w.text("gemma3")}, "architecture 'gemma3'"),
+    "architecture": ({"general.architecture": w.text("mamba")}, "architecture 'mamba'"),
     "no architecture": ({"general.architecture": None}, "'general.architecture' is missing"),
     "rope": ({"llama.rope.scaling.type": w.text("yarn")}, r"scales its rope \(yarn\)"),
-    "experts": ({"llama.expert_count": w.u32(8)}, "experts"),
+    "experts": ({"llama.expert_count": w.u32(8)}, "expert_used_count' is missing"),
     "more layers": ({"llama.block_count": w.u32(3)}, "lacks tensors|lacks the tensor"),
     "many layers": ({"llama.block_count": w.u32(2**31 - 1)}, "lacks tensors"),
     "fewer layers": ({"llama.block_count": w.u32(1)}, "unknown tensor 'blk.1"),
@@ -239,8 +242,9 @@ REFUSED: dict[str, tuple[Mapping[str, w.Typed | None], str]] = {
     "rope size": ({"llama.attention.key_length": w.u32(32)}, "make no llama model"),
     "vocabulary": ({"llama.vocab_size": w.u32(5)}, "has the shape"),
     "epsilon": ({"llama.attention.layer_norm_rms_epsilon": w.f32(float("nan"))}, "not a number"),
-    "sentencepiece": ({"tokenizer.ggml.model": w.text("llama")}, "tokenizer 'llama'"),
-    "pre-tokenizer": ({"tokenizer.ggml.pre": w.text("qwen2")}, "of kind 'qwen2'"),
+    "wordpiece": ({"tokenizer.ggml.model": w.text("bert")}, "tokenizer 'bert'"),
+    "scores": ({"tokenizer.ggml.model": w.text("llama")}, "scores' is missing"),
+    "pre-tokenizer": ({"tokenizer.ggml.pre": w.text("odd")}, "of kind 'odd'"),
     "no merges": ({"tokenizer.ggml.merges": None}, "'tokenizer.ggml.merges' is missing"),
     "odd merge": ({"tokenizer.ggml.merges": w.array([w.text("t h e")])}, "merge of unknown"),
     "unknown merge": ({"tokenizer.ggml.merges": w.array([w.text("t zz")])}, "merge of unknown"),

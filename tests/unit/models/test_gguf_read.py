@@ -196,7 +196,7 @@ def ragged(tensors: list[w.Tensor]) -> None:
 
 
 def unknown(tensors: list[w.Tensor]) -> None:
-    tensors[0].quant = "Q4_K"
+    tensors[0].quant = "Q8_K"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def unknown(tensors: list[w.Tensor]) -> None:
         (deep, "5 dimensions"),
         (overflow, "shape"),
         (ragged, "shape"),
-        (unknown, "type Q4_K, which is not supported yet"),
+        (unknown, "type Q8_K, which is not supported yet"),
     ],
 )
 def test_lies_about_tensors_are_refused(tmp_path: Path, change: Change, reason: str) -> None:

@@ -1,0 +1,141 @@
+"""Rounds the matrices of one part of a model for good, and gives the tensors of the result.
+
+Knows nothing about passes or files. Errors are made good within a matrix by the moments of its
+inputs, weighted by how much each token's gradient says that an error there matters.
+"""
+
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.models.mla import MultiLinear
+from mlx_lm.models.switch_layers import SwitchLinear
+
+from omlx.models.quantize.compensate import MAX_COLUMNS, Factor, Floats, compensated
+from omlx.models.quantize.formats import BY_LABEL, Format
+from omlx.models.quantize.plan import KEPT
+from omlx.models.quantize.rounding import DTYPES, Packed, quantize
+from omlx.models.quantize.taps import Heard
+
+# What the stubs of mlx leave untyped.
+_mx: Any = mx
+_SLAB_VALUES = 2**24
+# The tensors of a matrix in a checkpoint, by the suffix of their names.
+Tensors = dict[str, mx.array]
+
+
+class Moments:
+    """What is known of the inputs of one matrix, summed up call by call."""
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = matrix
+        columns = matrix.weight.shape[-1]
+        self._has_whole = type(matrix) in (nn.Linear, nn.Embedding) and columns <= MAX_COLUMNS
+        self.num_tokens = 0
+        self.whole: Floats | None = None
+        self.columns: mx.array | None = None
+
+    def add(self, call: Heard, energy: mx.array) -> None:
+        """Count one call in (mutates); `energy` is that of `passes.energy`."""
+        kind = type(self._matrix)
+        if kind is nn.Embedding and not call.is_head:
+            self._add_whole(np.diag(np.array(energy)))
+        elif kind in (nn.Linear, nn.Embedding):
+            x = call.x.reshape(-1, call.x.shape[-1]).astype(mx.float32)
+            self.num_tokens += x.shape[0]
+            x = x * mx.sqrt(energy / x.shape[-1])[:, None]
+            if self._has_whole:
+                self._add_whole(np.array(x.T @ x))
+            else:
+                self._add_columns(mx.sum(mx.square(x), axis=0))
+        elif kind is SwitchLinear:
+            self._add_columns(_by_expert(call, energy, self._matrix.weight.shape[0]))
+        elif kind is MultiLinear and call.args in ((), (True,)) and not call.kwargs:
+            x = mx.square(call.x.astype(mx.float32))
+            self._add_columns(mx.sum(x, axis=(0, 2))[:, None])
+
+    def _add_whole(self, moments: Floats) -> None:
+        if not self._has_whole:
+            self._add_columns(mx.array(np.diag(moments)))
+        else:
+            self.whole = moments if self.whole is None else self.whole + moments
+
+    def _add_columns(self, sums: mx.array) -> None:
+        self.columns = sums if self.columns is None else self.columns + sums
+        _mx.eval(self.columns)
+
+    def importance(self) -> mx.array | None:
+        """What an error of each column counts; None where nothing is known."""
+        if self.whole is not None:
+            return mx.array(np.diag(self.whole).copy())
+        return self.columns
+
+
+def _by_expert(call: Heard, energy: mx.array, num_experts: int) -> mx.array:
+    """The inputs' squares summed for each expert [experts, 1, columns]: experts weigh by use."""
+    indices = call.args[0] if call.args else call.kwargs["indices"]
+    x = mx.broadcast_to(
+        call.x.squeeze(-2).astype(mx.float32), (*indices.shape, call.x.shape[-1])
+    ).reshape(-1, call.x.shape[-1])
+    x = mx.square(x) * energy.reshape(-1)[:, None]
+    chosen = indices.reshape(-1)[None, :] == mx.arange(num_experts)[:, None]
+    return (chosen.astype(mx.float32) @ x)[:, None, :]
+
+
+def rounded(matrix: Any, form: Format, moments: Moments, *, dtype: str) -> Tensors:
+    """The tensors of a matrix in a format, by suffix."""
+    weight = matrix.weight  # not widened as a whole: an embedding may be large
+    importance = moments.importance()
+    if form.mode == "affine" and moments.whole is not None and float(moments.whole.trace()) > 0:
+        step = max(1, _SLAB_VALUES // weight.shape[-1])
+        factor = Factor.of(moments.whole, num_tokens=moments.num_tokens)
+        parts: Sequence[Packed] = [
+            compensated(weight[first : first + step].astype(mx.float32), factor, form, dtype=dtype)[
+                0
+            ]
+            for first in range(0, weight.shape[0], step)
+        ]
+    else:
+        parts = [quantize(weight, form, dtype=dtype, importance=importance)]
+    found = {
+        "weight": mx.concatenate([part.weight for part in parts]),
+        "scales": mx.concatenate([part.scales for part in parts]),
+    }
+    biases = [part.biases for part in parts if part.biases is not None]
+    if biases:
+        found["biases"] = mx.concatenate(biases)
+    return found
+
+
+def tensors(
+    module: Any,
+    found: Mapping[str, Any],
+    moments: Mapping[str, Moments],
+    *,
+    formats: Mapping[str, str],
+    dtype: str,
+    keeps_type: Callable[[str], mx.Dtype | None],
+) -> Iterator[tuple[str, mx.array]]:
+    """All tensors of a module: its matrices `found` in their formats, the rest in `dtype`.
+
+    `keeps_type` gives the type of a tensor that must not change, by name.
+    """
+    packed: set[str] = set()
+    for name, matrix in found.items():
+        label = formats.get(name, KEPT)
+        if label == KEPT:
+            continue
+        packed.add(f"{name}.weight")
+        parts = rounded(matrix, BY_LABEL[label], moments[name], dtype=dtype)
+        yield from ((f"{name}.{suffix}", array) for suffix, array in parts.items())
+    for name, array in tree_flatten(module.parameters()):
+        if name in packed:
+            continue
+        kind = keeps_type(name) or DTYPES[dtype]
+        yield name, array.astype(kind) if mx.issubdtype(array.dtype, mx.floating) else array
