@@ -190,7 +190,7 @@ def record(found: Iterator[Window], contexts: Sequence[Context], path: Path) -> 
             name = next(name for name, kind in _NAMES.items() if kind == dtype)
             head = {"dtype": name, "num_vocab": int(window.logits.shape[-1])}
             raw = window.logits.view(mx.uint16) if dtype == mx.bfloat16 else window.logits
-            values: npt.NDArray[Any] = np.asarray(raw)
+            values: Any = np.asarray(raw)
             file.write(np.ascontiguousarray(values).data)
             yield window
     head["digest"] = digest(contexts)
