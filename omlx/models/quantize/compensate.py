@@ -26,6 +26,7 @@ MAX_COLUMNS = 16_384  # the moments of more would take more than a gigabyte
 # on the demo model's layers with other text: less fits the calibration's accidents, and at a
 # hundredth rounding to the nearest value was better.
 _DAMPING = 2.0
+_FIT_VALUES = 2**16  # all tries of so many stay within a processor's cache
 _LEAST_DAMPING, _MOST_DAMPING = 0.01, 4.0
 
 
@@ -88,10 +89,16 @@ def compensated(
 
 
 def _fitted(part: Floats, h: Floats, bits: int, dtype: str) -> tuple[Floats, Floats]:
-    groups = mx.array(np.ascontiguousarray(part.T))
-    weights = mx.broadcast_to(mx.array(h + 1e-3 * h.mean() + 1e-30), groups.shape)
-    scale, bias = fit(groups, weights, bits, dtype=DTYPES[dtype])
-    return np.array(scale)[:, 0], np.array(bias)[:, 0]
+    rows = np.ascontiguousarray(part.T)
+    weights = mx.array(h + 1e-3 * h.mean() + 1e-30)
+    step = max(1, _FIT_VALUES // rows.shape[1])
+    found: list[tuple[Floats, Floats]] = []
+    for first in range(0, len(rows), step):
+        groups = mx.array(rows[first : first + step])
+        each = mx.broadcast_to(weights, groups.shape)
+        scale, bias = fit(groups, each, bits, dtype=DTYPES[dtype])
+        found.append((np.array(scale)[:, 0], np.array(bias)[:, 0]))
+    return np.concatenate([s for s, _ in found]), np.concatenate([b for _, b in found])
 
 
 def _inverse_factor(moments: Floats, damping: float) -> Floats:

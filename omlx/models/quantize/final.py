@@ -8,7 +8,7 @@ inputs, weighted by how much each token's gradient says that an error there matt
 # pyright: basic
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -49,7 +49,9 @@ class Moments:
         elif kind in (nn.Linear, nn.Embedding):
             x = call.x.reshape(-1, call.x.shape[-1]).astype(mx.float32)
             self.num_tokens += x.shape[0]
-            x = x * mx.sqrt(energy / x.shape[-1])[:, None]
+            # Not divided by the number of outputs: of a tied table the head's use and the lookups
+            # add up, both as sums over rows.
+            x = x * mx.sqrt(energy)[:, None]
             if self._has_whole:
                 self._add_whole(np.array(x.T @ x))
             else:
@@ -134,7 +136,8 @@ def tensors(
         packed.add(f"{name}.weight")
         parts = rounded(matrix, BY_LABEL[label], moments[name], dtype=dtype)
         yield from ((f"{name}.{suffix}", array) for suffix, array in parts.items())
-    for name, array in tree_flatten(module.parameters()):
+    flat = cast("list[tuple[str, mx.array]]", tree_flatten(module.parameters()))
+    for name, array in flat:
         if name in packed:
             continue
         kind = keeps_type(name) or DTYPES[dtype]

@@ -21,7 +21,7 @@ _mx: Any = mx
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 # Fractions of a group's range that are tried: clipping the ends makes the steps finer.
 _FEW: Sequence[float] = (1.0, 0.85, 0.7)
-_MANY: Sequence[float] = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.63, 0.55)
+_MANY: Sequence[float] = (1.0, 0.93, 0.86, 0.79, 0.72, 0.64)
 _SLAB_VALUES = 2**19  # so that all tries of a slab stay within some tens of megabytes
 
 

@@ -12,6 +12,7 @@ from mlx_lm.models.switch_layers import SwitchLinear
 
 from omlx.errors import ModelError
 from omlx.models.quantize.errors import costs
+from omlx.models.quantize.final import Moments
 from omlx.models.quantize.formats import BY_LABEL, candidates
 from omlx.models.quantize.rounding import values
 from omlx.models.quantize.taps import Heard, Tapped, matrices, output, with_weight
@@ -135,6 +136,33 @@ def test_taps_hear_inputs_and_gradients_of_every_call() -> None:
     back = (cotangent @ module.second.weight) * (1 - mx.square(heard["second"][1].x))
     assert mx.allclose(by_name["second"][0], back, atol=1e-5).item()
     assert type(module.first) is nn.Linear
+
+
+def test_moments_of_a_tied_table_sum_both_uses() -> None:
+    table = nn.Embedding(50, 16)
+    found = Moments(table)
+    x, energy = normal(5, 16), mx.arange(1.0, 6.0)
+    found.add(Heard(x, (), {}, is_head=True), energy)
+    columns = mx.arange(16.0)
+    found.add(Heard(mx.array([[3, 7]]), (), {}), columns)
+    wanted = np.array((x * energy[:, None]).T @ x) + np.diag(np.array(columns))
+    assert found.whole is not None
+    assert np.allclose(found.whole, wanted, atol=1e-4)
+    assert found.num_tokens == 5
+
+
+def test_moments_of_experts_are_each_expert_s_own() -> None:
+    matrix = SwitchLinear(16, 8, 3, bias=False)
+    found = Moments(matrix)
+    x = normal(1, 2, 1, 1, 16)
+    indices = mx.array([[[0, 1], [0, 0]]])
+    found.add(Heard(x, (indices,), {}), mx.array([1.0, 2.0, 3.0, 4.0]))
+    first, second = mx.square(x[0, 0, 0, 0]), mx.square(x[0, 1, 0, 0])
+    importance = found.importance()
+    assert importance is not None
+    assert mx.allclose(importance[0, 0], first + 7 * second, atol=1e-5).item()
+    assert mx.allclose(importance[1, 0], 2 * first, atol=1e-5).item()
+    assert not mx.any(importance[2]).item()
 
 
 class Stuck(nn.Module):
