@@ -79,6 +79,7 @@ def test_the_engine_ends_with_its_server(tiny_model: Path, tmp_path: Path) -> No
     import psutil
 
     live = Live("--model-dir", str(tiny_model.parent), home=tmp_path)
+    assert live.post("/v1/chat/completions", chat("tiny", "Hello"))[0] == 200
     children = psutil.Process(live.process.pid).children(recursive=True)
     assert children
     live.kill()
