@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from array import array
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,22 @@ def text(tmp_path_factory) -> TextModel:
 @pytest.fixture(scope="module")
 def odd(text) -> OddTokens:
     return OddTokens(text, 49_152)
+
+
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the ledgers that a test leaves open, and so their files."""
+    made: list[Ledger] = []
+    begin = Ledger.__init__
+
+    def remembered(self: Ledger, *args, **options) -> None:
+        begin(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Ledger, "__init__", remembered)
+    yield
+    for one in made:
+        one.close()
 
 
 def answered(talk: Talk, odd: OddTokens, raw: str, seed: int = 0, **heard) -> list[int]:

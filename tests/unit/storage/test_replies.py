@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import sqlite3
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,22 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 def reply(place: str, *ids: int) -> Reply:
     return Reply(place.encode(), array("I", ids))
+
+
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a test leaves open, as one does that means a crash."""
+    made: list[Replies] = []
+    begin = Replies.__init__
+
+    def remembered(self: Replies, *args, **options) -> None:
+        begin(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Replies, "__init__", remembered)
+    yield
+    for one in made:
+        one.close()
 
 
 def opened(path: Path, *, max_bytes: int = 10**6, max_replies: int = 1000, now: float = 0.0):
