@@ -181,7 +181,10 @@ class Conversation:
         ]
         if names[0] != names[1]:
             return whole
-        return min(self._total(a), self._total(b), self._at((number + 1) * size))
+        least = min(self._total(a), self._total(b))
+        if number == len(a.ids) == len(b.ids):  # two tails of one name, however long
+            return least
+        return min(least, self._at((number + 1) * size))
 
     def _tail(self, idx: int) -> int:
         """The name of what comes after a prompt's last id.

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlx.bench.conversation import Conversation, Turn, most_messages
@@ -83,6 +83,20 @@ def traces(draw: st.DrawFn) -> Trace:
 
 
 @given(trace=traces(), scale=st.sampled_from([1.0, 0.7, 0.34]))
+@example(
+    trace=Trace(
+        "t",
+        1,
+        0,
+        (
+            TraceRequest(0.0, 1, 4, ()),
+            TraceRequest(1.0, 3, 5, (1, 2, 3)),
+            TraceRequest(2.0, 1, 3, ()),
+            TraceRequest(3.0, 2, 10, (1, 2)),
+        ),
+    ),
+    scale=0.7,
+)
 def test_any_trace(trace: Trace, scale: float) -> None:
     check(trace, scale)
 

@@ -51,7 +51,10 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Ledger, "__init__", remembered)
     yield
     for one in made:
-        one.close()
+        if not one._is_closed:
+            one.close()
+        if one._replies is not None:  # asked once more after its end
+            one._replies.close()
 
 
 def answered(talk: Talk, odd: OddTokens, raw: str, seed: int = 0, **heard) -> list[int]:
