@@ -3,7 +3,6 @@
 Knows nothing about what is measured.
 """
 
-import errno
 import math
 import os
 import platform
@@ -104,27 +103,3 @@ def drop_pages(paths: Iterable[Path]) -> bool:
         finally:
             os.close(fd)
     return True
-
-
-def cached_share(paths: Sequence[Path]) -> float | None:
-    """How many of the files have their middle in the page cache; None where it can't be told.
-
-    The question itself may read pages ahead: drop them again afterwards.
-    """
-    nowait = getattr(os, "RWF_NOWAIT", None)
-    if nowait is None:
-        return None
-    hits = 0
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            hits += os.preadv(fd, [bytearray(1)], os.fstat(fd).st_size // 2, nowait)
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                return None
-            raise
-        finally:
-            os.close(fd)
-    return hits / len(paths) if paths else 0.0

@@ -28,11 +28,12 @@ import mlx.core as mx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from omlx.bench.pagecache import cached_share
 from omlx.cache.block import Chain
 from omlx.cache.hashing import token_array
 from omlx.storage.fs import RealFileSystem
 from omlx.storage.layout import BlockHash, BlockKey, block_path
-from scripts.bench.measure import cached_share, drop_pages, interval, machine, sync_files
+from scripts.bench.measure import drop_pages, interval, machine, sync_files
 from scripts.bench.wide import BLOCK, OpenCache, random_caches, wide_model
 from tests.fakes.blocks import MANY, ROOT, Shelf
 

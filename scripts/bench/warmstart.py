@@ -102,7 +102,8 @@ def run(what, folder):
 
 def figures(folder, pairs, *, is_cached):
     """All pairs in one state of the page cache."""
-    from scripts.bench.measure import cached_share, drop_pages, interval
+    from omlx.bench.pagecache import cached_share
+    from scripts.bench.measure import drop_pages, interval
 
     paths, shares = weights(folder), []
 
