@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -49,6 +50,16 @@ def ask(
     headers = {"User-Agent": client}
     status, body = live.post("/v1/chat/completions", chat(model, text), headers)
     assert status == 200, body
+
+
+def asked_by(live: Live, client: str) -> dict[str, Any]:
+    """What the server says of a client's last request, which it may count after its answer."""
+
+    def found() -> list[dict[str, Any]]:
+        return [one for one in live.status()["recent"] if one["client"] == client]
+
+    wait_until(lambda: found() != [])
+    return found()[0]
 
 
 def top(*args: str) -> list[str]:
@@ -140,7 +151,7 @@ def test_the_store_live(live: Live, home: Path, width: int) -> None:
     with Tmux(command("cache", "inspect", "--live"), home=home, width=width) as terminal:
         terminal.wait(lambda text: "tier " in text)
         ask(live, client=f"viewer-{width}/1.0", text=LONG + "more " * width)
-        newest = live.status()["recent"][0]["prompt_tokens"]
+        newest = asked_by(live, f"viewer-{width}")["prompt_tokens"]
         text = terminal.wait(lambda text: f" {newest:,} " in text)
         assert " stored" in text and " evicted" in text and "to be written" in text
         row = next(line for line in text.split("\n") if f" {newest:,} " in line)
