@@ -23,6 +23,7 @@ from tests.acceptance.serve.test_03_restart import words
 from tests.live import Live, chat, run_omlx, wait_until
 
 APIS = ("/v1/chat/completions", "/v1/messages")
+LONG = 3_000  # words, whose prefill is of many steps
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,11 @@ def test_m7_no_unload_while_a_request_lives(two: Path, tmp_path: Path, figure: F
 
 
 def test_m9_client_is_gone(demo: Path, tmp_path: Path, figure: Figure) -> None:
-    """Also a client that goes while its engine is being started again."""
+    """Also a client that goes while its engine is being started again.
+
+    What is computed when its client goes ends with its step, and a step is a small part of the
+    prompt: idle again is judged by how long the whole prompt takes on the same machine.
+    """
     worst = 0.0
     with Live("--model-dir", str(demo), "--max-concurrent-requests", "1", home=tmp_path) as live:
 
@@ -89,10 +94,13 @@ def test_m9_client_is_gone(demo: Path, tmp_path: Path, figure: Figure) -> None:
         def is_idle() -> bool:
             return counts() == (0, 0, 0) and live.status()["requests"]["active"] == 0
 
+        began = time.monotonic()
+        ask(live, demo.name, words(LONG, 99))
+        whole = time.monotonic() - began
         for number, path in enumerate(APIS):
             for is_stream in (True, False):
                 seed = 10 * number + is_stream
-                for place, text, most in ((1, words(900, seed), 4), (2, f"Story {seed}.", 900)):
+                for place, text, most in ((1, words(LONG, seed), 4), (2, f"Story {seed}.", 900)):
                     body = {**chat(demo.name, text, max_tokens=most), "stream": is_stream}
                     sock = send(live, path, body)
                     wait_until(lambda at=place: counts()[at] == 1)
@@ -113,8 +121,11 @@ def test_m9_client_is_gone(demo: Path, tmp_path: Path, figure: Figure) -> None:
         # It was put to the new engine before it was known that nobody waits for it.
         wait_until(lambda: model(live, demo.name)["requests"] == 0)
         ask(live, demo.name)
-    assert worst < 2.5
-    figure(f"M9: 16 clients gone in queue, prefill, decode, both APIs: idle after {worst:.2f} s")
+    assert worst < whole / 6
+    figure(
+        f"M9: 16 clients gone in queue, prefill, decode, both APIs: idle after {worst:.2f} s, "
+        f"where a whole prompt takes {whole:.1f} s"
+    )
 
 
 def test_m10_alive_but_dead(two: Path, tmp_path: Path, figure: Figure) -> None:
