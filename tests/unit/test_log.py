@@ -241,7 +241,7 @@ def test_several_processes_that_rotate_lose_nothing(tmp_path: Path) -> None:
     ]
     assert [child.wait(60) for child in children] == [0] * 4
     files = list(tmp_path.iterdir())
-    assert len(files) > 5
+    assert len(files) > 1  # how many depends on how long one that moves files is kept waiting
     seen = [
         (line.split("[")[1].split("]")[0], int(line.rpartition(" ")[2]))
         for file in files
