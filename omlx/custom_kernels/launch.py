@@ -1,0 +1,61 @@
+"""One kernel source as a function of arrays, compiled by mlx when it is first evaluated.
+
+Knows nothing of what a kernel computes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from omlx.custom_kernels.source import Source
+
+_mx: Any = mx
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Blocks (threadgroups) along x and y, and threads of each along x."""
+
+    blocks: int
+    threads: int
+    rows: int = 1
+
+
+class Kernel:
+    """A compiled source; its name has the source's digest, since mlx keeps compiled code by name."""
+
+    def __init__(
+        self, backend: str, source: Source, inputs: Sequence[str], outputs: Sequence[str] = ("y",)
+    ) -> None:
+        make = _mx.fast.cuda_kernel if backend == "cuda" else _mx.fast.metal_kernel
+        self._call = make(
+            name=f"omlx_{source.name}_{source.digest[:12]}",
+            input_names=list(inputs),
+            output_names=list(outputs),
+            header=source.header,
+            source=source.body,
+        )
+
+    def __call__(
+        self,
+        inputs: Sequence[mx.array],
+        *,
+        template: Mapping[str, Any],
+        grid: Grid,
+        shapes: Sequence[Sequence[int]],
+        dtypes: Sequence[mx.Dtype],
+    ) -> list[mx.array]:
+        """The outputs, of `shapes` and `dtypes`.
+
+        Input types must follow from `template`: mlx takes no other account of them.
+        """
+        return self._call(
+            inputs=list(inputs),
+            template=list(template.items()),
+            grid=(grid.blocks * grid.threads, grid.rows, 1),
+            threadgroup=(grid.threads, 1, 1),
+            output_shapes=[tuple(shape) for shape in shapes],
+            output_dtypes=list(dtypes),
+        )
