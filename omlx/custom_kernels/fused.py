@@ -5,14 +5,13 @@ Every function takes one token a row and at most 16 rows. Knows nothing of model
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels.launch import Grid, Kernel
-from omlx.custom_kernels.source import read_source
-
-MAX_ROWS = 16
+from omlx.custom_kernels.backend import Backend, Launch
+from omlx.custom_kernels.launch import Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,29 @@ class Packed:
 
 
 class Fused:
-    """The fused kernels of one device."""
+    """The fused kernels of one device; one without a source is an OmlxError where it is used."""
 
-    def __init__(self, backend: str) -> None:
-        def kernel(name: str, inputs: str, outputs: str = "y") -> Kernel:
-            return Kernel(backend, read_source(backend, name), inputs.split(), outputs.split())
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
-        self._qmm = kernel("qmm_small", "x w scales biases r")
-        self._qkv = kernel("norm_qkv", "x norm eps wq sq bq wk sk bk wv sv bv")
-        self._gate_up = kernel("norm_gate_up", "x norm eps wg sg bg wu su bu")
-        self._rope = kernel("qk_rope", "qkv wq wk eps offset frequency", "q k v")
+    def _kernel(self, name: str, inputs: str, outputs: str = "y") -> Launch:
+        return self._backend.kernel(name, inputs.split(), outputs.split())
+
+    @cached_property
+    def _qmm(self) -> Launch:
+        return self._kernel("qmm_small", "x w scales biases r")
+
+    @cached_property
+    def _qkv(self) -> Launch:
+        return self._kernel("norm_qkv", "x norm eps wq sq bq wk sk bk wv sv bv")
+
+    @cached_property
+    def _gate_up(self) -> Launch:
+        return self._kernel("norm_gate_up", "x norm eps wg sg bg wu su bu")
+
+    @cached_property
+    def _rope(self) -> Launch:
+        return self._kernel("qk_rope", "qkv wq wk eps offset frequency", "q k v")
 
     def project(self, x: mx.array, weights: Packed, residual: mx.array | None = None) -> mx.array:
         """x [..., K] times weights [N, K] transposed, plus `residual` [..., N]."""

@@ -24,10 +24,19 @@ class Grid:
 
 
 class Kernel:
-    """A compiled source; its name has the source's digest, since mlx keeps compiled code by name."""
+    """A compiled source; its name has the source's digest, since mlx keeps compiled code by name.
+
+    With `fill` the outputs have that value before the kernel writes them.
+    """
 
     def __init__(
-        self, backend: str, source: Source, inputs: Sequence[str], outputs: Sequence[str] = ("y",)
+        self,
+        backend: str,
+        source: Source,
+        inputs: Sequence[str],
+        outputs: Sequence[str] = ("y",),
+        *,
+        fill: float | None = None,
     ) -> None:
         make = _mx.fast.cuda_kernel if backend == "cuda" else _mx.fast.metal_kernel
         self._call = make(
@@ -37,6 +46,7 @@ class Kernel:
             header=source.header,
             source=source.body,
         )
+        self._more = {} if fill is None else {"init_value": fill}
 
     def __call__(
         self,
@@ -58,4 +68,5 @@ class Kernel:
             threadgroup=(grid.threads, 1, 1),
             output_shapes=[tuple(shape) for shape in shapes],
             output_dtypes=list(dtypes),
+            **self._more,
         )

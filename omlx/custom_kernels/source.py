@@ -7,6 +7,7 @@ replaced by that file of kernels/include, once. Knows nothing of mlx.
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def read_source(backend: str, name: str, *, folder: Path | None = None) -> Sourc
         raise OmlxError(f"{path} has no line `// body`", hint="install omlx again")
     digest = hashlib.sha256(f"{head}\0{body}".encode()).hexdigest()
     return Source(name, head, body, digest)
+
+
+def digest_of(source: str, files: Iterable[Path]) -> str:
+    """A source's digest with the content of the files that launch it; in hexadecimal."""
+    whole = hashlib.sha256(source.encode())
+    for path in files:
+        whole.update(b"\0" + path.read_bytes())
+    return whole.hexdigest()
 
 
 def _included(text: str, folder: Path, seen: list[str]) -> str:

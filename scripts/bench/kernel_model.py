@@ -13,6 +13,7 @@ from mlx.utils import tree_map
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx.custom_kernels.backend import this_backend
 from omlx.custom_kernels.fused import Fused
 from omlx.models.fused import fused_block
 
@@ -36,7 +37,7 @@ def main():
     nn.quantize(model, group_size=64, bits=4)
     mx.eval(model.parameters())
     plain = list(model.model.layers)
-    fused = Fused("cuda")
+    fused = Fused(this_backend())
     quick = [fused_block(b, fused) for b in plain]
     for rows in (1, 8, 2, 4):
         logits = {}

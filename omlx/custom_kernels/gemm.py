@@ -1,0 +1,37 @@
+"""How gemm_small is launched: its blocks, and the constants that its source is compiled with.
+
+Knows nothing of shapes that are worth it.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+
+from omlx.custom_kernels.backend import Backend
+from omlx.custom_kernels.launch import Grid
+
+
+class Gemm:
+    """The kernel of one device."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._kernel = backend.kernel("gemm_small", ["x", "w"], ["y"])
+
+    def __call__(self, x: mx.array, weights: mx.array) -> mx.array:
+        """x [..., K] times weights [N, K] transposed."""
+        num_out, num_in = weights.shape
+        template, grid = _plan(x.dtype, x.size // num_in, num_out)
+        (y,) = self._kernel(
+            [x, weights], template=template, grid=grid,
+            shapes=[(*x.shape[:-1], num_out)], dtypes=[x.dtype],
+        )  # fmt: skip
+        return y
+
+
+def _plan(dtype: mx.Dtype, num_rows: int, num_out: int) -> tuple[dict[str, Any], Grid]:
+    warps, steps = 8, 2
+    tiles = 4 if num_out >= 64 * 132 else 2 if num_out >= 32 * 132 else 1
+    template = {
+        "T": dtype, "TILES": tiles, "MT": (num_rows + 7) // 8, "WARPS": warps, "STEPS": steps
+    }  # fmt: skip
+    return template, Grid(-(-num_out // (16 * tiles)), 32 * warps)
