@@ -178,7 +178,7 @@ def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
     parts: Frame = {
         "memory_use": MemoryUse(**fields["memory_use"]),
-        "start": StartFigures(**fields["start"]),
+        "start": StartFigures(**{**fields["start"], "kernels": tuple(fields["start"]["kernels"])}),
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "snapshots": SnapshotUsage(
