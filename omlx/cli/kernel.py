@@ -121,7 +121,7 @@ def status(ctx: click.Context, *, as_json: bool, **given: object) -> None:
 def _in_use(ctx: click.Context, given: Mapping[str, object]) -> dict[str, list[str]]:
     """The models that each kernel serves, in servers that tell it."""
     from omlx.cli.running import state_dir
-    from omlx.cli.view.plain import maps_of, text_of
+    from omlx.cli.view.plain import maps_of, text_of, texts_of
     from omlx.client import get_json
     from omlx.errors import ServerError
     from omlx.launch.background import find
@@ -137,7 +137,6 @@ def _in_use(ctx: click.Context, given: Mapping[str, object]) -> dict[str, list[s
         except ServerError:
             continue
         for model in maps_of(answer, "models"):
-            names = model.get("kernels")
-            for name in names if isinstance(names, list) else ():
-                found.setdefault(str(name), []).append(text_of(model, "id"))
+            for name in texts_of(model, "kernels"):
+                found.setdefault(name, []).append(text_of(model, "id"))
     return found

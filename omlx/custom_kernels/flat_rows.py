@@ -28,8 +28,8 @@ def quantized_matmul(x: mx.array, weights: Packed) -> mx.array:
 
 def flat_rows(x: mx.array, weights: Packed) -> mx.array:
     """The same for x [B, 1, K], in one product of B rows."""
-    y = quantized_matmul(x.reshape(-1, x.shape[-1]), weights)
-    return y.reshape(*x.shape[:-1], weights.num_out)
+    y = quantized_matmul(_mx.reshape(x, (-1, x.shape[-1])), weights)
+    return _mx.reshape(y, (*x.shape[:-1], weights.num_out))
 
 
 def _takes(case: Case) -> bool:

@@ -3,6 +3,9 @@
 A block keeps its class's own way for every other call. Knows nothing of which kernels are verified.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,6 +5,9 @@ is: embeddings used as heads, layers with a bias, quantization other than affine
 how kernels are verified.
 """
 
+# What mlx's stubs and mlx-lm leave untyped.
+# pyright: basic
+
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,7 +121,7 @@ class PackedLinear(_nn.Module):
         self.steps = steps
         self.freeze()
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def __call__(self, x: mx.array) -> Any:
         """x [..., K] times the weights [N, K] transposed."""
         function = self.steps.of(x)
         weights = self.kernel_weights
@@ -137,7 +140,7 @@ class PlainLinear(_nn.Module):
         self.own_way = layer.__call__
         self.steps = steps
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def __call__(self, x: mx.array) -> Any:
         """x [..., K] times the weights [N, K] transposed."""
         function = self.steps.of(x)
         weight = self["weight"]
