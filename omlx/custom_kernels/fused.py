@@ -6,12 +6,17 @@ Every function takes one token a row and at most 16 rows. Knows nothing of model
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend, Launch
 from omlx.custom_kernels.launch import Grid
+from omlx.custom_kernels.metal import metal_plan
+
+# The files that a verdict on these kernels depends on, beside their sources.
+LAUNCHING = tuple(Path(__file__).with_name(name) for name in ("fused.py", "metal.py", "launch.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,14 @@ class Fused:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
+    def _planned(
+        self, x: mx.array, weights: Packed, num_out: int, *, tiles_least: int
+    ) -> tuple[dict[str, Any], Grid]:
+        if self._backend.device.backend != "metal":
+            return _plan(x, weights, num_out, tiles_least=tiles_least)
+        template, grid = metal_plan(x.size // weights.num_in, num_out)
+        return {"T": x.dtype, "BITS": weights.bits, "GROUP": weights.group, **template}, grid
+
     def _kernel(self, name: str, inputs: str, outputs: str = "y") -> Launch:
         return self._backend.kernel(name, inputs.split(), outputs.split())
 
@@ -67,7 +80,7 @@ class Fused:
 
     def project(self, x: mx.array, weights: Packed, residual: mx.array | None = None) -> mx.array:
         """x [..., K] times weights [N, K] transposed, plus `residual` [..., N]."""
-        template, grid = _plan(x, weights, weights.num_out, tiles_least=1)
+        template, grid = self._planned(x, weights, weights.num_out, tiles_least=1)
         template["RESIDUAL"] = residual is not None
         (y,) = self._qmm(
             [x, *weights.arrays, x if residual is None else residual],
@@ -81,7 +94,7 @@ class Fused:
     ) -> mx.array:
         """rms_norm(x [..., K]) times each of three weights, side by side in the last axis."""
         num_out = sum(w.num_out for w in weights)
-        template, grid = _plan(x, weights[0], num_out, tiles_least=1)
+        template, grid = self._planned(x, weights[0], num_out, tiles_least=1)
         (y,) = self._qkv(
             [x, norm, eps, *(a for w in weights for a in w.arrays)],
             template=template, grid=grid, shapes=[(*x.shape[:-1], num_out)], dtypes=[x.dtype],
@@ -92,7 +105,7 @@ class Fused:
         self, x: mx.array, norm: mx.array, eps: mx.array, gate: Packed, up: Packed
     ) -> mx.array:
         """silu(g) u, where g and u are rms_norm(x [..., K]) times the two weights [N, K]."""
-        template, grid = _plan(x, gate, 2 * gate.num_out, tiles_least=2)
+        template, grid = self._planned(x, gate, 2 * gate.num_out, tiles_least=2)
         (y,) = self._gate_up(
             [x, norm, eps, *gate.arrays, *up.arrays],
             template=template, grid=grid, shapes=[(*x.shape[:-1], gate.num_out)], dtypes=[x.dtype],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.custom_kernels.backend import Device
 from omlx.custom_kernels.build import broken_record, build
 from omlx.custom_kernels.names import NAMES
 from omlx.custom_kernels.op import Op
@@ -39,10 +40,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "kernels.json"
 
 
+@pytest.mark.parametrize("backend", ["cuda", "metal"])
 @pytest.mark.parametrize("name", SOURCED)
-def test_a_right_kernel_passes_all_its_cases(name: str) -> None:
+def test_a_right_kernel_passes_all_its_cases(name: str, backend: str) -> None:
     op = small(name, 8)
-    found = verify(op, FakeBackend())
+    found = verify(op, FakeBackend(Device(backend, "G9", "0.32.4")))
     assert (found.reason, found.num_cases) == ("", len(op.cases))
     assert all(0 < found.errors[dtype] < op.tolerances[dtype] for dtype in found.errors)
 

@@ -10,8 +10,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from omlx.custom_kernels.backend import Device
 from omlx.custom_kernels.float64 import unpacked
 from omlx.custom_kernels.fused import Packed
+from omlx.custom_kernels.metal import metal_plan
 from omlx.custom_kernels.names import NAMES
 from omlx.custom_kernels.op import BACKENDS, Case, in_order
 from omlx.custom_kernels.registry import digest, operation, operations
@@ -163,9 +165,19 @@ def test_a_digest_is_of_source_and_launching_code(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_a_source_for_a_device_has_no_digest() -> None:
-    from omlx.custom_kernels.backend import Device
-
     metal = FakeBackend(Device("metal", "M9", "0.32.4"))
     assert digest(operation("flat_rows"), metal) is None
     assert digest(operation("qmm_small"), metal) is not None
     assert digest(operation("qmm_small"), FakeBackend(broken=(("qmm_small", "absent"),))) is None
+
+
+@pytest.mark.parametrize("rows", range(1, 17))
+def test_on_metal_every_sum_has_a_simdgroup_and_memory_suffices(rows: int) -> None:
+    for num_sums in (16, 72, 4096):
+        template, grid = metal_plan(rows, num_sums)
+        assert template["ROWS"] >= rows and template["OUT"] % 2 == 0
+        assert template["ROWS"] <= 4 or template["ROWS"] in (8, 16)
+        assert template["ROWS"] > 4 or template["ROWS"] * template["OUT"] <= 32
+        assert grid.threads == 32 * template["WARPS"]
+        a_block = template["OUT"] * template["WARPS"]
+        assert (grid.blocks - 1) * a_block < num_sums <= grid.blocks * a_block
