@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend, Device, Launch
-from omlx.custom_kernels.launch import Grid
+from omlx.custom_kernels.launch import Grid, Run
 from omlx.custom_kernels.names import NAMES
 from omlx.custom_kernels.records import Record, Verdict, write_record
 from omlx.custom_kernels.registry import digest, operation
@@ -118,22 +118,31 @@ class _FakeLaunch:
     num_inputs: int
     num_outputs: int
 
-    def __call__(
+    def prepare(
         self,
-        inputs: Arrays,
         *,
         template: Template,
         grid: Grid,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
+    ) -> Run:
+        """What computes, and is as wrong as the backend says."""
+        assert len(shapes) == self.num_outputs and template["T"] == dtypes[0]
+        assert grid.blocks > 0 and 0 < grid.threads <= 1024
+        return lambda inputs: self._run(inputs, template, shapes, dtypes)
+
+    def _run(
+        self,
+        inputs: Arrays,
+        template: Template,
+        shapes: Sequence[Sequence[int]],
+        dtypes: Sequence[mx.Dtype],
     ) -> list[mx.array]:
-        """Compute, and be as wrong as the backend says."""
         how = dict(self.backend.broken).get(self.name)
         if how == "refused":
             raise RuntimeError(f'{self.name}.cu(7): error: identifier "y" is undefined')
         self.backend.calls[0].append(self.name)
-        assert len(inputs) == self.num_inputs and len(shapes) == self.num_outputs
-        assert grid.blocks > 0 and 0 < grid.threads <= 1024 and template["T"] == dtypes[0]
+        assert len(inputs) == self.num_inputs
         found = _KERNELS[self.name](inputs, template)
         made = [
             one.astype(dtype).reshape(*shape)
