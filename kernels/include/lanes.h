@@ -2,8 +2,8 @@
 //
 // A lane takes 16 bytes of each of the simdgroup's OUT weight rows at a time and the columns of x
 // that belong to them, so that a weight is read once and nothing but the sums goes through
-// threadgroup memory. Integers are used as halves that are 1024 too large, with
-//   sum of x (s q + b) = s (sum of x (q + 1024)) + (b - 1024 s) (sum of x)
+// threadgroup memory. Integers are used as halves that are 2^BITS too large, with
+//   sum of x (s q + b) = s (sum of x (q + 2^BITS)) + (b - 2^BITS s) (sum of x)
 // for a lane's columns, which lie in one quantization group.
 #pragma once
 #include "numbers.h"
@@ -90,7 +90,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
       const Row<T> row = row_of(one, other, r, OUT / 2);
       const size_t group = (row.at * num_in + column) / GROUP;
       scale = float(row.weights.scales[group]);
-      bias = float(row.weights.biases[group]) - 1024.0f * scale;
+      bias = float(row.weights.biases[group]) - half_offset<BITS>() * scale;
     }
 #pragma unroll
     for (int m = 0; m < ROWS; ++m) totals[m] += scale * dots[m] + bias * sums[m];

@@ -48,26 +48,37 @@ template <typename T> Row<T> row_of(Place<T> one, Place<T> other, int idx, int h
   return row;
 }
 
-// Pair `idx` of the integers of a word of BITS bits: as halves, of which each is 1024 too large.
-// 1024 + q is exact in half for q of 10 bits: its bits are 0x6400 | q. The integers of a pair are
-// idx and idx + 16 / BITS of the word.
+inline uint shifted(uint word, int left) { return left < 0 ? word >> -left : word << left; }
+
+// Pair `idx` of the integers of a word of BITS bits, as halves of which each is 2^BITS too large:
+// an integer is the highest bits of a half's fraction, below an exponent of BITS. The integers of a
+// pair are idx and idx + 16 / BITS of the word.
 template <int BITS> uint half_pair(uint word, int idx) {
-  const uint mask = BITS == 4 ? 0x000F000Fu : 0x00FF00FFu;
-  return ((word >> (BITS * idx)) & mask) | 0x64006400u;
+  const uint mask = BITS == 4 ? 0x03C003C0u : 0x03FC03FCu;
+  const uint exponent = BITS == 4 ? 0x4C004C00u : 0x5C005C00u;
+  return (shifted(word, 10 - BITS - BITS * idx) & mask) | exponent;
 }
+
+template <int BITS> float half_offset() { return float(1 << BITS); }
 
 // The same as numbers of T, each `offset` too large.
 template <typename T, int BITS> struct Integers;
 
-template <int BITS> struct Integers<half, BITS> {
-  static float offset() { return 1024.0f; }
-  static uint pair(uint word, int idx) { return half_pair<BITS>(word, idx); }
+template <> struct Integers<half, 4> {
+  static float offset() { return half_offset<4>(); }
+  static uint pair(uint word, int idx) { return half_pair<4>(word, idx); }
+};
+
+template <> struct Integers<half, 8> {
+  static float offset() { return half_offset<8>(); }
+  static uint pair(uint word, int idx) { return half_pair<8>(word, idx); }
 };
 
 template <> struct Integers<bfloat, 4> {
-  // 128 + q is exact in bfloat for q of 7 bits: its bits are 0x4300 | q.
-  static float offset() { return 128.0f; }
-  static uint pair(uint word, int idx) { return ((word >> (4 * idx)) & 0x000F000Fu) | 0x43004300u; }
+  static float offset() { return 16.0f; }
+  static uint pair(uint word, int idx) {
+    return (shifted(word, 3 - 4 * idx) & 0x00780078u) | 0x41804180u;
+  }
 };
 
 template <> struct Integers<bfloat, 8> {
