@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from omlx.custom_kernels.launch import Grid, Kernel
+from omlx.custom_kernels.launch import Grid, Kernel, Run
 from omlx.custom_kernels.source import SUFFIXES, read_source
 from omlx.settings.places import data_dir
 
@@ -28,18 +28,17 @@ class Device:
 
 
 class Launch(Protocol):
-    """One kernel as a function of arrays, as `launch.Kernel` is."""
+    """One kernel of a device, as `launch.Kernel` is."""
 
-    def __call__(
+    def prepare(
         self,
-        inputs: Sequence[mx.array],
         *,
         template: Mapping[str, Any],
         grid: Grid,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
-    ) -> list[mx.array]:
-        """The outputs, of `shapes` and `dtypes`."""
+    ) -> Run:
+        """A function of the inputs that gives the outputs, of `shapes` and `dtypes`."""
         ...
 
 

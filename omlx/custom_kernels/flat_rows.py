@@ -13,7 +13,7 @@ from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.float64 import product, random_packed, random_rows, unpacked, wide
 from omlx.custom_kernels.fused import Packed
 from omlx.custom_kernels.op import Case, Function, Op
-from omlx.custom_kernels.shapes import FEW_PACKINGS, cases_of, timed_of
+from omlx.custom_kernels.shapes import BITS, DTYPES, FEW_PACKINGS, cases_of, timed_of
 
 LEAST_ROWS = 8
 _mx: Any = mx
@@ -28,12 +28,13 @@ def quantized_matmul(x: mx.array, weights: Packed) -> mx.array:
 
 def flat_rows(x: mx.array, weights: Packed) -> mx.array:
     """The same for x [B, 1, K], in one product of B rows."""
-    y = quantized_matmul(x.reshape(-1, x.shape[-1]), weights)
-    return y.reshape(*x.shape[:-1], weights.num_out)
+    y = quantized_matmul(_mx.reshape(x, (-1, x.shape[-1])), weights)
+    return _mx.reshape(y, (*x.shape[:-1], weights.num_out))
 
 
 def _takes(case: Case) -> bool:
-    return bool(case.bits) and case.rows >= LEAST_ROWS and not case.has_residual
+    is_known = case.dtype in DTYPES and case.bits in BITS
+    return is_known and case.rows >= LEAST_ROWS and not case.has_residual
 
 
 def _inputs(case: Case) -> list[Any]:

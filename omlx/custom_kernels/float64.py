@@ -33,7 +33,7 @@ def unpacked(weights: Packed) -> mx.array:
 
 def product(x: mx.array, weights: mx.array) -> mx.array:
     """x [..., K] times weights [N, K] transposed, of float64."""
-    return (x.reshape(-1, x.shape[-1]) @ weights.T).reshape(*x.shape[:-1], -1)
+    return _mx.reshape(_mx.reshape(x, (-1, x.shape[-1])) @ weights.T, (*x.shape[:-1], -1))
 
 
 def normed(x: mx.array, weight: mx.array, eps: float) -> mx.array:

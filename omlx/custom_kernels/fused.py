@@ -3,15 +3,24 @@
 Every function takes one token a row and at most 16 rows. Knows nothing of models or caches.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend, Launch
-from omlx.custom_kernels.launch import Grid
+from omlx.custom_kernels.launch import Grid, Run
+from omlx.custom_kernels.metal import metal_plan
+
+# The files that a verdict on these kernels depends on, beside their sources.
+LAUNCHING = tuple(Path(__file__).with_name(name) for name in ("fused.py", "metal.py", "launch.py"))
+
+_QMM = "x w scales biases r"
+_QKV = "x norm eps wq sq bq wk sk bk wv sv bv"
+_GATE_UP = "x norm eps wg sg bg wu su bu"
+_ROPE = "qkv wq wk eps offset frequency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,13 @@ class Packed:
     biases: mx.array
     bits: int
     group: int
+    num_out: int = field(init=False)
+    num_in: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        num_out, num_words = self.words.shape
+        object.__setattr__(self, "num_out", num_out)
+        object.__setattr__(self, "num_in", num_words * 32 // self.bits)
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -30,74 +46,58 @@ class Packed:
         return [self.words, self.scales, self.biases]
 
     @property
-    def num_out(self) -> int:
-        """N."""
-        return self.words.shape[0]
-
-    @property
-    def num_in(self) -> int:
-        """K."""
-        return self.words.shape[1] * 32 // self.bits
+    def form(self) -> tuple[int, int, int, int]:
+        """All but the numbers: N, K, bits, group."""
+        return (self.num_out, self.num_in, self.bits, self.group)
 
 
 class Fused:
-    """The fused kernels of one device; one without a source is an OmlxError where it is used."""
+    """The fused kernels of one device; one without a source is an OmlxError where it is used.
+
+    For one thread: it keeps what calls of one shape need beside their inputs (mutates).
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-
-    def _kernel(self, name: str, inputs: str, outputs: str = "y") -> Launch:
-        return self._backend.kernel(name, inputs.split(), outputs.split())
-
-    @cached_property
-    def _qmm(self) -> Launch:
-        return self._kernel("qmm_small", "x w scales biases r")
-
-    @cached_property
-    def _qkv(self) -> Launch:
-        return self._kernel("norm_qkv", "x norm eps wq sq bq wk sk bk wv sv bv")
-
-    @cached_property
-    def _gate_up(self) -> Launch:
-        return self._kernel("norm_gate_up", "x norm eps wg sg bg wu su bu")
-
-    @cached_property
-    def _rope(self) -> Launch:
-        return self._kernel("qk_rope", "qkv wq wk eps offset frequency", "q k v")
+        self._kernels: dict[str, Launch] = {}
+        self._runs: dict[Hashable, Run] = {}
 
     def project(self, x: mx.array, weights: Packed, residual: mx.array | None = None) -> mx.array:
         """x [..., K] times weights [N, K] transposed, plus `residual` [..., N]."""
-        template, grid = _plan(x, weights, weights.num_out, tiles_least=1)
-        template["RESIDUAL"] = residual is not None
-        (y,) = self._qmm(
-            [x, *weights.arrays, x if residual is None else residual],
-            template=template, grid=grid, shapes=[(*x.shape[:-1], weights.num_out)],
-            dtypes=[x.dtype],
-        )  # fmt: skip
-        return y
+        key = ("qmm_small", x.shape, x.dtype, weights.form, residual is None)
+        run = self._runs.get(key)
+        if run is None:
+            template, grid = self._planned(x, weights, weights.num_out, tiles_least=1)
+            template["RESIDUAL"] = residual is not None
+            shape = (*x.shape[:-1], weights.num_out)
+            run = self._made(key, _QMM, "y", template, grid=grid, dtype=x.dtype, shapes=[shape])
+        return run([x, *weights.arrays, x if residual is None else residual])[0]
 
     def norm_qkv(
         self, x: mx.array, norm: mx.array, eps: mx.array, weights: Sequence[Packed]
     ) -> mx.array:
         """rms_norm(x [..., K]) times each of three weights, side by side in the last axis."""
-        num_out = sum(w.num_out for w in weights)
-        template, grid = _plan(x, weights[0], num_out, tiles_least=1)
-        (y,) = self._qkv(
-            [x, norm, eps, *(a for w in weights for a in w.arrays)],
-            template=template, grid=grid, shapes=[(*x.shape[:-1], num_out)], dtypes=[x.dtype],
-        )  # fmt: skip
-        return y
+        q, k, v = weights
+        key = ("norm_qkv", x.shape, x.dtype, q.form, k.num_out, v.num_out)
+        run = self._runs.get(key)
+        if run is None:
+            num_out = q.num_out + k.num_out + v.num_out
+            template, grid = self._planned(x, q, num_out, tiles_least=1)
+            shape = (*x.shape[:-1], num_out)
+            run = self._made(key, _QKV, "y", template, grid=grid, dtype=x.dtype, shapes=[shape])
+        return run([x, norm, eps, *q.arrays, *k.arrays, *v.arrays])[0]
 
     def norm_gate_up(
         self, x: mx.array, norm: mx.array, eps: mx.array, gate: Packed, up: Packed
     ) -> mx.array:
         """silu(g) u, where g and u are rms_norm(x [..., K]) times the two weights [N, K]."""
-        template, grid = _plan(x, gate, 2 * gate.num_out, tiles_least=2)
-        (y,) = self._gate_up(
-            [x, norm, eps, *gate.arrays, *up.arrays],
-            template=template, grid=grid, shapes=[(*x.shape[:-1], gate.num_out)], dtypes=[x.dtype],
-        )  # fmt: skip
-        return y
+        key = ("norm_gate_up", x.shape, x.dtype, gate.form)
+        run = self._runs.get(key)
+        if run is None:
+            template, grid = self._planned(x, gate, 2 * gate.num_out, tiles_least=2)
+            shape = (*x.shape[:-1], gate.num_out)
+            run = self._made(key, _GATE_UP, "y", template, grid=grid, dtype=x.dtype, shapes=[shape])
+        return run([x, norm, eps, *gate.arrays, *up.arrays])[0]
 
     def qk_rope(
         self,
@@ -111,18 +111,50 @@ class Fused:
 
         `place` is positions [B] (int32) and frequencies [D / 2] (float32); `heads` Hq, Hk, D.
         """
-        num_q, num_k, size = heads
         num_rows = qkv.shape[0]
-        norm = norms or (qkv, qkv)
-        return self._rope(
-            [qkv, *norm, eps, *place],
-            template={
+        key = ("qk_rope", num_rows, qkv.dtype, heads, norms is None)
+        run = self._runs.get(key)
+        if run is None:
+            num_q, num_k, size = heads
+            template = {
                 "T": qkv.dtype, "HQ": num_q, "HK": num_k, "D": size, "NORM": norms is not None
-            },
-            grid=Grid(num_q + 2 * num_k, size // 2, num_rows),
-            shapes=[(num_rows, n, 1, size) for n in (num_q, num_k, num_k)],
-            dtypes=[qkv.dtype] * 3,
-        )  # fmt: skip
+            }  # fmt: skip
+            grid = Grid(num_q + 2 * num_k, size // 2, num_rows)
+            shapes = [(num_rows, num, 1, size) for num in (num_q, num_k, num_k)]
+            run = self._made(
+                key, _ROPE, "q k v", template, grid=grid, dtype=qkv.dtype, shapes=shapes
+            )
+        return run([qkv, *(norms or (qkv, qkv)), eps, *place])
+
+    def _planned(
+        self, x: mx.array, weights: Packed, num_out: int, *, tiles_least: int
+    ) -> tuple[dict[str, Any], Grid]:
+        if self._backend.device.backend != "metal":
+            return _plan(x, weights, num_out, tiles_least=tiles_least)
+        template, grid = metal_plan(x.size // weights.num_in, num_out)
+        return {"T": x.dtype, "BITS": weights.bits, "GROUP": weights.group, **template}, grid
+
+    def _made(
+        self,
+        key: tuple[Any, ...],
+        inputs: str,
+        outputs: str,
+        template: dict[str, Any],
+        *,
+        grid: Grid,
+        dtype: mx.Dtype,
+        shapes: Sequence[Sequence[int]],
+    ) -> Run:
+        """What is kept under `key`, which begins with the kernel's name."""
+        name = key[0]
+        if name not in self._kernels:
+            self._kernels[name] = self._backend.kernel(name, inputs.split(), outputs.split())
+        dtypes = [dtype] * len(shapes)
+        run = self._kernels[name].prepare(
+            template=template, grid=grid, shapes=shapes, dtypes=dtypes
+        )
+        self._runs[key] = run
+        return run
 
 
 def _plan(

@@ -16,7 +16,7 @@ from omlx.custom_kernels.shapes import DTYPES, NO_PACKINGS, cases_of, timed_of
 
 _mx: Any = mx
 _COLUMNS = 32  # of which a kernel takes whole ones
-_GEMM = Path(__file__).with_name("gemm.py")
+_LAUNCHING = tuple(Path(__file__).with_name(name) for name in ("gemm.py", "metal.py", "launch.py"))
 
 
 def takes(case: Case) -> bool:
@@ -45,7 +45,7 @@ def _bind(backend: Backend) -> Function:
 OP = Op(
     name="gemm_small",
     summary="matmul of 1 to 16 rows with 16-bit weights that reads each weight once",
-    code=(_GEMM,),
+    code=_LAUNCHING,
     takes=takes,
     cases=cases_of(outs=((72,), (16,), (1000,), (4240,), (8512,)), packings=NO_PACKINGS),
     timed=timed_of(outs=((1024,), (4096,), (12288,)), num_in=(4096,) * 3, is_packed=False),

@@ -3,7 +3,7 @@
 Knows nothing of what a kernel computes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import mlx.core as mx
 from omlx.custom_kernels.source import Source
 
 _mx: Any = mx
+Run = Callable[[list[mx.array]], list[mx.array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +49,26 @@ class Kernel:
         )
         self._more = {} if fill is None else {"init_value": fill}
 
-    def __call__(
+    def prepare(
         self,
-        inputs: Sequence[mx.array],
         *,
         template: Mapping[str, Any],
         grid: Grid,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
-    ) -> list[mx.array]:
-        """The outputs, of `shapes` and `dtypes`.
+    ) -> Run:
+        """A function of the inputs that gives the outputs, of `shapes` and `dtypes`.
 
-        Input types must follow from `template`: mlx takes no other account of them.
+        Input types must follow from `template`: mlx takes no other account of them. What a call
+        needs beside its inputs is made once, since a decode step has hundreds of calls.
         """
-        return self._call(
-            inputs=list(inputs),
-            template=list(template.items()),
-            grid=(grid.blocks * grid.threads, grid.rows, 1),
-            threadgroup=(grid.threads, 1, 1),
-            output_shapes=[tuple(shape) for shape in shapes],
-            output_dtypes=list(dtypes),
+        options: dict[str, Any] = {
+            "template": list(template.items()),
+            "grid": (grid.blocks * grid.threads, grid.rows, 1),
+            "threadgroup": (grid.threads, 1, 1),
+            "output_shapes": [tuple(shape) for shape in shapes],
+            "output_dtypes": list(dtypes),
             **self._more,
-        )
+        }
+        call = self._call
+        return lambda inputs: call(inputs=inputs, **options)

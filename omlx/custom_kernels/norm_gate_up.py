@@ -3,12 +3,10 @@
 Knows nothing of models.
 """
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels import fused
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.flat_rows import quantized_matmul
 from omlx.custom_kernels.float64 import (
@@ -20,7 +18,7 @@ from omlx.custom_kernels.float64 import (
     unpacked,
     wide,
 )
-from omlx.custom_kernels.fused import Fused, Packed
+from omlx.custom_kernels.fused import LAUNCHING, Fused, Packed
 from omlx.custom_kernels.op import MAX_ROWS, Case, Function, Op
 from omlx.custom_kernels.qmm_small import is_packed
 from omlx.custom_kernels.shapes import FEW_PACKINGS, cases_of, timed_of
@@ -62,7 +60,7 @@ def _bind(backend: Backend) -> Function:
 OP = Op(
     name="norm_gate_up",
     summary="a norm, the gate and the up projection and their product in one launch",
-    code=(Path(fused.__file__),),
+    code=LAUNCHING,
     takes=takes,
     cases=cases_of(outs=((72, 72), (1000, 1000), (4240, 4240)), packings=FEW_PACKINGS),
     timed=timed_of(outs=((2048, 2048), (6144, 6144), (12288, 12288)), num_in=(1024, 2048, 4096)),

@@ -4,12 +4,10 @@ Knows nothing of models.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels import fused
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.flat_rows import quantized_matmul
 from omlx.custom_kernels.float64 import (
@@ -21,7 +19,7 @@ from omlx.custom_kernels.float64 import (
     unpacked,
     wide,
 )
-from omlx.custom_kernels.fused import Fused, Packed
+from omlx.custom_kernels.fused import LAUNCHING, Fused, Packed
 from omlx.custom_kernels.op import MAX_ROWS, Case, Function, Op
 from omlx.custom_kernels.qmm_small import is_packed
 from omlx.custom_kernels.shapes import FEW_PACKINGS, cases_of, timed_of
@@ -62,7 +60,7 @@ def _bind(backend: Backend) -> Function:
 OP = Op(
     name="norm_qkv",
     summary="a norm and the projections to queries, keys and values in one launch",
-    code=(Path(fused.__file__),),
+    code=LAUNCHING,
     takes=takes,
     cases=cases_of(outs=((128, 64, 64), (4096, 192, 128), (8192, 512, 512)), packings=FEW_PACKINGS),
     timed=timed_of(

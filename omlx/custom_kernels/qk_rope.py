@@ -5,15 +5,13 @@ Knows nothing of models.
 
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels import fused
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.float64 import normed, random_norm, random_rows, wide
-from omlx.custom_kernels.fused import Fused
+from omlx.custom_kernels.fused import LAUNCHING, Fused
 from omlx.custom_kernels.op import MAX_ROWS, Case, Function, Op
 from omlx.custom_kernels.shapes import DTYPES, ROWS, TIMED_ROWS
 
@@ -92,7 +90,7 @@ _HEADS = ((4, 2, 64), (3, 1, 128), (2, 2, 256))
 OP = Op(
     name="qk_rope",
     summary="norms and rotation of queries and keys in one launch",
-    code=(Path(fused.__file__),),
+    code=LAUNCHING,
     takes=takes,
     cases=tuple(
         Case(dtype, rows, heads=heads, has_norms=has_norms)

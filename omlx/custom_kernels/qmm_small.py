@@ -5,16 +5,14 @@ nothing of models.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels import fused
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.flat_rows import quantized_matmul
 from omlx.custom_kernels.float64 import product, random_packed, random_rows, unpacked, wide
-from omlx.custom_kernels.fused import Fused, Packed
+from omlx.custom_kernels.fused import LAUNCHING, Fused, Packed
 from omlx.custom_kernels.op import MAX_ROWS, Case, Function, Op
 from omlx.custom_kernels.shapes import BITS, DTYPES, GROUPS, cases_of, timed_of
 
@@ -57,7 +55,7 @@ _PLAIN = cases_of(outs=_SHAPES)
 OP = Op(
     name="qmm_small",
     summary="quantized matmul of 1 to 16 rows that reads each weight once",
-    code=(Path(fused.__file__),),
+    code=LAUNCHING,
     takes=takes,
     cases=(
         *_PLAIN,

@@ -17,6 +17,7 @@ from typing import Any, cast
 from omlx.errors import OmlxError
 
 _FORMAT = 1
+_TEXTS = ("op", "backend", "device", "mlx", "digest")
 
 
 class Verdict(StrEnum):
@@ -70,13 +71,15 @@ def _record(row: object) -> Record | None:
     if not isinstance(row, dict):
         return None
     fields = cast(dict[str, Any], row)
+    known = all(isinstance(fields.get(name, ""), str) for name in (*_TEXTS, "reason"))
+    is_whole = known and isinstance(fields.get("num_cases", 0), int)
+    if not is_whole or not all(_numbers(fields.get(name, {})) for name in ("errors", "speedups")):
+        return None
     try:
-        record = Record(**{**fields, "verdict": Verdict(fields["verdict"])})
+        changed: dict[str, Any] = {**fields, "verdict": Verdict(fields["verdict"])}
+        return Record(**changed)
     except (TypeError, ValueError, KeyError):
         return None
-    texts = (*record.holds_for, record.digest, record.reason)
-    is_whole = all(isinstance(one, str) for one in texts) and isinstance(record.num_cases, int)
-    return record if is_whole and _numbers(record.errors) and _numbers(record.speedups) else None
 
 
 def _numbers(values: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.op import Case, Function
 from omlx.custom_kernels.records import Record, Verdict, find
-from omlx.custom_kernels.registry import digest, operation, operations
+from omlx.custom_kernels.registry import digest, operations
 
 _NEVER = "not verified on this device"
 
@@ -21,7 +21,8 @@ class Selection:
         device = backend.device
         self._records: dict[str, Record] = {}
         self._why_not: dict[str, str] = {}
-        for op in operations():
+        self._ops = {op.name: op for op in operations()}
+        for op in self._ops.values():
             content = digest(op, backend)
             if content is None:
                 continue  # no kernel for this device: nothing is missing
@@ -51,7 +52,7 @@ class Selection:
 
         Remembers (mutates) a kernel that would take the case and is not verified.
         """
-        if not operation(name).takes(case):
+        if not self._ops[name].takes(case):
             return 0.0
         if name in self._why_not:
             self._lacking.add(name)
@@ -68,5 +69,5 @@ class Selection:
         """A verified kernel as a function, made once (mutates)."""
         assert name in self._records, name
         if name not in self._functions:
-            self._functions[name] = operation(name).bind(self._backend)
+            self._functions[name] = self._ops[name].bind(self._backend)
         return self._functions[name]

@@ -27,8 +27,8 @@ def qmm(x, w, scales, biases, *, bits, group, tiles, warps, nsub):
         "WARPS": warps, "NSUB": nsub, "VECTOR": (k // group) % gps == 0, "RESIDUAL": False,
     }  # fmt: skip
     grid = Grid(-(-n // (16 * tiles)), 32 * warps)
-    return QMM([x, w, scales, biases, x], template=template, grid=grid,
-               shapes=[(*x.shape[:-1], n)], dtypes=[x.dtype])[0]  # fmt: skip
+    return QMM.prepare(template=template, grid=grid, shapes=[(*x.shape[:-1], n)],
+                       dtypes=[x.dtype])([x, w, scales, biases, x])[0]  # fmt: skip
 
 
 def gemm(x, w, *, tiles, warps, steps):
@@ -36,8 +36,8 @@ def gemm(x, w, *, tiles, warps, steps):
     rows = x.size // k
     template = {"T": x.dtype, "TILES": tiles, "MT": (rows + 7) // 8, "WARPS": warps, "STEPS": steps}
     grid = Grid(-(-n // (16 * tiles)), 32 * warps)
-    return GEMM([x, w], template=template, grid=grid, shapes=[(*x.shape[:-1], n)],
-                dtypes=[x.dtype])[0]  # fmt: skip
+    return GEMM.prepare(template=template, grid=grid, shapes=[(*x.shape[:-1], n)],
+                        dtypes=[x.dtype])([x, w])[0]  # fmt: skip
 
 
 def seconds(step, x, reps):
