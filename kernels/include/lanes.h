@@ -18,7 +18,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
 
   // Products of the simdgroup's rows to shared.totals, and 1 / rms of x's rows to shared.factors.
   static void multiply(const device T* x, const device T* norm, float eps, int, int num_in,
-                       Place<T> one, Place<T> other, threadgroup Memory& shared, int warp, int lane) {
+                       Place<T> one, Place<T> other, threadgroup Memory& shared, int warp,
+                       int lane) {
     constexpr int columns = 128 / BITS;
     float totals[OUT][ROWS] = {}, squares[ROWS] = {};
     for (int column = lane * columns; column < num_in; column += 32 * columns) {
@@ -42,7 +43,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
         for (int r = 0; r < OUT; ++r) add_dots(words[r], chunk, v, dots[r]);
       }
 #pragma unroll
-      for (int r = 0; r < OUT; ++r) add_scaled(one, other, r, column, num_in, dots[r], sums, totals[r]);
+      for (int r = 0; r < OUT; ++r)
+        add_scaled(one, other, r, column, num_in, dots[r], sums, totals[r]);
     }
     lay(totals, squares, eps, num_in, shared, warp, lane);
   }

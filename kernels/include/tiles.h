@@ -14,7 +14,8 @@ namespace omlx {
 template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NORM> struct Tiles {
   static_assert(ROWS == 8 || ROWS == 16, "rows come in eights");
   static_assert(OUT == 8 || OUT == 16, "weight rows come in eights");
-  static constant constexpr const int LOADS = BITS == 16 ? 2 : 1;  // of 16 bytes of a lane in a step
+  // Of 16 bytes of a lane in a step.
+  static constant constexpr const int LOADS = BITS == 16 ? 2 : 1;
   static constant constexpr const int STEP = 512 * LOADS / BITS;
   static constant constexpr const int RUN = BITS == 16 || GROUP > STEP ? STEP : GROUP;
   static constant constexpr const int RUNS = STEP / RUN;
@@ -27,7 +28,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
   struct Memory {
     uint4 x[2][ROWS][CHUNKS + 1];
     uint4 w[WARPS][8][CHUNKS + 1];  // at the end the simdgroup's totals
-    float sums[2][8][ROWS];         // of each run's columns of x; there are 8 runs, most of them zero
+    float sums[2][8][ROWS];         // of each run's columns of x; runs beyond RUNS are zero
     float scales[WARPS][RUNS][8][8];
     float biases[WARPS][8][8];      // by weight row and run
     float factors[ROWS];
@@ -44,7 +45,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
   typedef simdgroup_matrix<T, 8, 8> Operand;
 
   static void multiply(const device T* x, const device T* norm, float eps, int num_rows, int num_in,
-                       Place<T> one, Place<T> other, threadgroup Memory& shared, int warp, int lane) {
+                       Place<T> one, Place<T> other, threadgroup Memory& shared, int warp,
+                       int lane) {
     Sums totals[NT][MT];
     Part parts[NT];
     float squares[TURNS] = {};
@@ -117,7 +119,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
 
   // A step of x, times the norm's weights, and the sums over runs; squares are added to `squares`.
   static void lay_x(const device T* x, const device T* norm, int num_rows, int num_in, int step,
-                    threadgroup Memory& shared, int warp, int lane, thread float (&squares)[TURNS]) {
+                    threadgroup Memory& shared, int warp, int lane,
+                    thread float (&squares)[TURNS]) {
 #pragma unroll
     for (int turn = 0; turn < TURNS; ++turn) {
       const int chunk = 32 * (warp + turn * WARPS) + lane;
@@ -162,7 +165,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
 
   template <int COUNT> static float over_lanes(float sum) {
 #pragma unroll
-    for (int distance = 1; distance < COUNT; distance *= 2) sum += simd_shuffle_xor(sum, ushort(distance));
+    for (int distance = 1; distance < COUNT; distance *= 2)
+      sum += simd_shuffle_xor(sum, ushort(distance));
     return sum;
   }
 
@@ -212,7 +216,8 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
         Sums scales;
         simdgroup_load(scales, &shared.scales[warp][run][0][0], 8);
 #pragma unroll
-        for (int m = 0; m < MT; ++m) simdgroup_multiply_accumulate(totals[m], scales, sums[m], totals[m]);
+        for (int m = 0; m < MT; ++m)
+          simdgroup_multiply_accumulate(totals[m], scales, sums[m], totals[m]);
       }
     }
     if (BITS != 16) {
@@ -243,7 +248,9 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
     return ((const threadgroup float*)&shared.w[warp][0][0])[idx * ROWS + row];
   }
 
-  static float factor(threadgroup const Memory& shared, int, int row) { return shared.factors[row]; }
+  static float factor(threadgroup const Memory& shared, int, int row) {
+    return shared.factors[row];
+  }
 };
 
 }  // namespace omlx

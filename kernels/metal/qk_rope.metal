@@ -1,5 +1,5 @@
-// One token a row: qkv [B, (Hq + 2 Hk) D] to q [B, Hq, 1, D], k and v [B, Hk, 1, D], with a norm over
-// each head of q and k (NORM) and their halves turned by position times frequency.
+// One token a row: qkv [B, (Hq + 2 Hk) D] to q [B, Hq, 1, D], k and v [B, Hk, 1, D], with a norm
+// over each head of q and k (NORM) and their halves turned by position times frequency.
 //
 // A threadgroup of D / 2 threads has one head of one row; thread i has the numbers i and i + D / 2.
 // D is a multiple of 64. Each simdgroup adds up the squares of the whole head, so that none waits.

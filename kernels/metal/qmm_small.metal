@@ -1,4 +1,5 @@
-// y [M, N] = x [M, K] times the transpose of quantized weights [N, K]; with RESIDUAL, plus r [M, N].
+// y [M, N] = x [M, K] times the transpose of quantized weights [N, K]; with RESIDUAL, plus r
+// [M, N].
 //
 // A threadgroup of 32 WARPS threads has OUT WARPS columns of y.
 #include "small_rows.h"

@@ -33,10 +33,19 @@ def compiler() -> str:
 
 @contextmanager
 def once(path: Path) -> Iterator[bool]:
-    """Whether `path` is still to be made; other processes that want it wait."""
-    with path.with_suffix(".lock").open("w") as lock:
+    """Whether `path` is still to be made; other processes that want it wait, and fail as this one.
+
+    An assertion with what the compiler said where it has failed before.
+    """
+    said = path.with_name(f"{path.name}.failed")
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield not path.exists()
+        assert not said.exists(), said.read_text()
+        try:
+            yield not path.exists()
+        except AssertionError as error:
+            said.write_text(str(error))
+            raise
 
 
 def run_compiler(arguments: Sequence[str]) -> str:

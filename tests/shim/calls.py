@@ -6,6 +6,7 @@ what kernels compute.
 
 import ctypes
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +137,9 @@ def race(program: Path, call: Call, files: Files, folder: Path) -> tuple[list[Ar
         paths[-1].write_bytes(data.tobytes())
     blocks, rows, threads = call.grid
     command = [program, call.instance.symbol(files), blocks, rows, threads, *paths]
-    options = "exitcode=0 allow_addr2line=1 report_bugs=1 history_size=4"
+    symbolizer = shutil.which("addr2line")
+    assert symbolizer, "addr2line was not found: apt-get install binutils"
+    options = f"exitcode=0 allow_addr2line=1 external_symbolizer_path={symbolizer}"
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True, text=True, env={**os.environ, "TSAN_OPTIONS": options},

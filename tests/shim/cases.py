@@ -108,7 +108,9 @@ def qmm_small(
     inputs = (("x", x), ("w", w.words), ("scales", w.scales), ("biases", w.biases), ("r", r))
     grid = (_blocks(num_out, launch["OUT"] * launch["WARPS"]), 1, 32 * launch["WARPS"])
     exact = x.exact @ w.exact.T + (r.exact if has_residual else 0)
-    label = _label("qmm", *packing, rows, num_out, *(["residual"] * has_residual), *([out] * (out > 0)))
+    label = _label(
+        "qmm", *packing, rows, num_out, *(["residual"] * has_residual), *([out] * (out > 0))
+    )
     call = Call("qmm_small", template, inputs, (("y", (rows, 1, num_out)),), grid)
     # A sum is rounded before a residual is added.
     return Case(label, call, (exact,), 2.0 if has_residual else 0.05)

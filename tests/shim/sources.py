@@ -140,7 +140,7 @@ def _function(files: Files, instance: Instance) -> tuple[str, list[str], list[st
 
 
 def program(wanted: Iterable[tuple[Files, Instance]]) -> str:
-    """C++ with an entry for each instance, by its symbol; each text is in a namespace of its own."""
+    """C++ with an entry for each instance, by its symbol; each text has its own namespace."""
     out = ["#include <metal_stdlib>", "#include <metal_simdgroup_matrix>"]
     spaces: dict[str, str] = {}
     for files, instance in wanted:

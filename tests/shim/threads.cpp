@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -242,8 +243,11 @@ const char* shim_dispatch(ShimKernel run, void** given, const unsigned* groups, 
   const size_t stacks = threads * STACK_BYTES;
   const size_t each = is_watched() ? stacks + GROUP_BYTES : 0, total = stacks + GROUP_BYTES + each * count;
   char* memory = mapped(total);
+  // Freed after all have ended: to free is to write, and nothing orders it before.
+  std::vector<std::unique_ptr<Group>> all;
   for (unsigned i = 0; i < count && error.empty(); ++i) {
-    Group here;
+    all.emplace_back(new Group);
+    Group& here = *all.back();
     group = &here;
     here.memory = memory + each * i;
     for (size_t byte = 0; byte < GROUP_BYTES; ++byte) ((volatile char*)here.memory)[byte] = char(0xFF);
