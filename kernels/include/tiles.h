@@ -24,6 +24,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
   static constant constexpr const int TURNS = (ROWS * CHUNKS + 32 * WARPS - 1) / (32 * WARPS);
   static constant constexpr const int MT = ROWS / 8;
   static constant constexpr const int NT = OUT / 8;
+  static_assert(4 * OUT * ROWS <= 16 * STRIDE, "totals take the place of 8 weight rows");
 
   struct Memory {
     uint4 x[2][ROWS][CHUNKS + 1];
