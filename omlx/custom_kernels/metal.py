@@ -14,9 +14,8 @@ _LANE_ROWS = 4  # up to so many rows are added up over lanes, more by products o
 def metal_plan(num_rows: int, num_sums: int) -> tuple[dict[str, Any], Grid]:
     """The constants ROWS, OUT and WARPS, and the grid for so many rows of `num_sums` sums."""
     if num_rows <= _LANE_ROWS:
-        rows, out = num_rows, 8 if num_rows <= 2 else 4
+        rows, out, warps = num_rows, 8 if num_rows <= 2 else 4, 2
     else:
-        rows, out = 8 if num_rows <= 8 else 16, 16
-    warps = 4
+        rows, out, warps = 8 if num_rows <= 8 else 16, 8, 4
     grid = Grid(-(-num_sums // (out * warps)), 32 * warps)
     return {"ROWS": rows, "OUT": out, "WARPS": warps}, grid
