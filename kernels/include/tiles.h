@@ -24,6 +24,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
   static constant constexpr const int TURNS = (ROWS * CHUNKS + 32 * WARPS - 1) / (32 * WARPS);
   static constant constexpr const int MT = ROWS / 8;
   static constant constexpr const int NT = OUT / 8;
+  static_assert(4 * OUT * ROWS <= 16 * STRIDE, "totals take the place of 8 weight rows");
 
   struct Memory {
     uint4 x[2][ROWS][CHUNKS + 1];
@@ -54,7 +55,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
     for (int t = 0; t < NT; ++t) {
       parts[t] = fetch(one, other, t, 0, num_in, lane);
 #pragma unroll
-      for (int m = 0; m < MT; ++m) totals[t][m] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      for (int m = 0; m < MT; ++m) totals[t][m] = make_filled_simdgroup_matrix<float, 8>(0.0f);
     }
     clear(shared, warp, lane);
     for (int step = 0; step * STEP < num_in; ++step) {
@@ -197,7 +198,7 @@ template <typename T, int BITS, int GROUP, int ROWS, int OUT, int WARPS, bool NO
     for (int run = 0; run < RUNS; ++run) {
       Sums sums[MT];
 #pragma unroll
-      for (int m = 0; m < MT; ++m) sums[m] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      for (int m = 0; m < MT; ++m) sums[m] = make_filled_simdgroup_matrix<float, 8>(0.0f);
 #pragma unroll
       for (int k = run * RUN; k < (run + 1) * RUN; k += 8) {
         Operand rows;

@@ -14,10 +14,11 @@ from pathlib import Path
 
 SHIM = Path(__file__).parent
 _NAMES = ("clang++-19", "clang++-18", "clang++-17", "clang++")
-_FLAGS = ("-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC")
-# Metal's dialect; what only it or only clang finds strange is not the kernels' fault.
+_FLAGS = ("-fno-strict-aliasing", "-ffp-contract=off", "-fPIC")
+# Metal's dialect; what only it or only clang finds strange is not the kernels' fault. Compiling
+# takes longer than running, so kernels are not optimized.
 _KERNEL = (
-    "-std=c++14", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-c++17-extensions",
+    "-O0", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-c++17-extensions",
     "-Wno-unknown-pragmas", "-Wno-pass-failed", "-Wno-sign-conversion",
     "-Wno-implicit-float-conversion", "-Wno-implicit-int-float-conversion",
     "-Wno-unused-parameter", "-Wno-unused-function", "-Wno-psabi", f"-isystem{SHIM}",
@@ -97,7 +98,7 @@ def _compile(
     objects = []
     for name in ("threads", "rounding"):
         to = path.with_name(f"{path.name}_{name}.o")
-        run_compiler([*_FLAGS, "-std=c++17", "-c", str(SHIM / f"{name}.cpp"), "-o", str(to)])
+        run_compiler([*_FLAGS, "-O1", "-std=c++17", "-c", str(SHIM / f"{name}.cpp"), "-o", str(to)])
         objects.append(str(to))
     half = path.with_name(f"{path.name}.part")
     run_compiler([*_FLAGS, *link, *objects, *(str(o) for _, o in running), "-o", str(half)])

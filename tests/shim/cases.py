@@ -155,7 +155,7 @@ def norm_qkv(packing: tuple[str, int, int], rows: int, outs: tuple[int, int, int
     return Case(label, call, (np.concatenate(exact, -1),), 2.0)
 
 
-def norm_gate_up(packing: tuple[str, int, int], rows: int, num_out: int, out: int = 8) -> Case:
+def norm_gate_up(packing: tuple[str, int, int], rows: int, num_out: int, out: int = 0) -> Case:
     """silu(g) u of the norm of x."""
     kind, bits, group = packing
     rng = np.random.default_rng([bits, group, rows, num_out])

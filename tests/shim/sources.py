@@ -147,7 +147,8 @@ def program(wanted: Iterable[tuple[Files, Instance]]) -> str:
         function, _, values = _function(files, instance)
         text = f"{files.header(instance.kernel)}\n{function}"
         if text not in spaces:
-            spaces[text] = f"text_{len(spaces)}"
+            # By its digest, since functions of one name are one function in all programs.
+            spaces[text] = f"text_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             out.append(f"namespace {spaces[text]} {{\n{text}}}")
         constants = ", ".join(
             str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,6 +4,7 @@ No Metal device takes part: these tests say what the sources mean, not what a GP
 """
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.shim.calls import KernelError, Library, race
 from tests.shim.cases import Case
 from tests.shim.sources import Files
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac runs them itself")
 FILES = Files.read()
 CASES = cases.rows_and_packings()
 PACKING = ("bfloat", 4, 64)
