@@ -1,8 +1,9 @@
 // Up to 8 MT rows of activations [M, K] times affine-quantized weights [N, K] of 4 or 8 bits.
 //
-// Each weight is read once for all rows. A block takes TILES times 16 rows of weights; its WARPS share
-// K in slices of NSUB runs of SUB columns, and add up in shared memory at the end. A run lies within
-// one quantization group, so the product with the bare integers is scaled once per run:
+// Each weight is read once for all rows. A block has WN times WK warps: WN of them take 16 TILES rows of
+// weights each, and WK share K in slices of 128 bytes of weights, and add up at the end. A warp's
+// weights come to shared memory STAGES - 1 slices ahead of their use. A slice is multiplied in
+// runs that lie within one quantization group, whose product with the bare integers is scaled once:
 //   sum of x (s q + b) = s (sum of x (q + offset)) + (b - s offset) (sum of x).
 // Integers become 16-bit floats by one bitwise operation on a pair (the offset comes from it), and
 // the sum of x comes from the tensor cores too, with weights of one.
@@ -75,13 +76,6 @@ __device__ void run_product(const Words<WPL>& low, const Words<WPL>& high, const
   }
 }
 
-// What a lane needs of one tile of weights in one slice of K.
-template <int WPL, int NSUB, int GPS> struct Tile {
-  Words<WPL> words[2][NSUB];      // weight rows q and q + 8
-  alignas(8) unsigned short scales[2][GPS];  // of the slice's groups, as bits
-  alignas(8) unsigned short biases[2][GPS];
-};
-
 // The weights of one projection.
 struct Weights {
   const unsigned* w;
@@ -102,34 +96,73 @@ struct Place {
   int row;
 };
 
-template <typename T, int BITS, int GROUP, int TILES, int MT, int WARPS, int NSUB, bool VECTOR>
+// Copies that run on while the warp computes; `bytes` of SIZE are read, the rest is zero.
+template <int SIZE> __device__ void copy_async(void* to, const void* from, int bytes) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (SIZE == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(SIZE), "r"(bytes));
+  }
+}
+
+__device__ inline void copies_are_one_stage() { asm volatile("cp.async.commit_group;"); }
+
+template <int STAGES> __device__ void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(STAGES));
+}
+
+template <typename T, int BITS, int GROUP, int TILES, int MT, int WN, int WK, int STAGES, bool VECTOR>
 struct Qmm {
   static constexpr int SUB = GROUP < 64 ? GROUP : 64;
-  static constexpr int KPL = SUB / 4;             // columns of a lane in a run
-  static constexpr int WPL = KPL * BITS / 32;     // words of a lane in a run
-  static constexpr int GPS = NSUB * SUB / GROUP;  // groups of a slice
+  static constexpr int KPL = SUB / 4;            // columns of a lane in a run
+  static constexpr int WPL = KPL * BITS / 32;    // words of a lane in a run
+  static constexpr int SLICE = 1024 / BITS;      // columns of 128 bytes of weights
+  static constexpr int NSUB = SLICE / SUB;       // runs of a slice
+  static constexpr int GPS = SLICE / GROUP;      // groups of a slice
+  static constexpr bool COPIED = VECTOR && GPS > 1;
+  static constexpr int STRIDE = WPL == 1 ? 144 : WPL == 2 ? 160 : 192;  // no two lanes meet at a bank
+  static constexpr int SCALES = 16 * STRIDE;
+  static constexpr int PART = SCALES + (COPIED ? 64 * GPS : 0);  // bytes of one tile of one stage
+  static constexpr int STAGE = TILES * PART;
   static constexpr float OFFSET = Half<T>::offset * (BITS == 8 ? 17.0f : 1.0f);
-  using Part = Tile<WPL, NSUB, GPS>;
 
   const T* x;
   const T* norm;  // weights of a norm over x, or null
   int num_rows, num_in;
+  char* ring;  // of this warp: STAGES * STAGE bytes of shared memory
 
   // Adds this warp's share of the tiles at `place(tile)` to `total`; with a norm, its share of the
   // lane's activation row's squares to `squares[m]`, for rows 8 m + lane / 4.
   template <typename Placing>
-  __device__ void accumulate(const Placing& place, int warp, int lane, float (&total)[TILES][MT][4],
+  __device__ void accumulate(const Placing& place, int share, int lane, float (&total)[TILES][MT][4],
                              float (&squares)[MT]) const {
-    const int num_runs = num_in / SUB;
-    for (int slice = warp * NSUB; slice < num_runs; slice += WARPS * NSUB) {
-      Part part = fetch(place(0), slice, lane);
+    const int num_slices = (num_in + SLICE - 1) / SLICE;
+    const int num = (num_slices - share + WK - 1) / WK;
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i) {
+      if (i < num) fetch(place, share + i * WK, lane, ring + i * STAGE);
+      copies_are_one_stage();
+    }
+    int now = 0, free = STAGES - 1;
+    for (int i = 0; i < num; ++i) {
+      const int slice = share + i * WK;
       unsigned b[NSUB][MT][KPL / 2];
       float sums[NSUB][MT][2];
 #pragma unroll
       for (int r = 0; r < NSUB; ++r)
 #pragma unroll
+        for (int m = 0; m < MT; ++m)
+          columns(8 * m + lane / 4, slice * NSUB + r, lane % 4, b[r][m], squares[m]);
+      wait_for_all_but<STAGES - 2>();
+      __syncwarp();
+      if (i + STAGES - 1 < num)
+        fetch(place, slice + (STAGES - 1) * WK, lane, ring + free * STAGE);
+      copies_are_one_stage();
+#pragma unroll
+      for (int r = 0; r < NSUB; ++r)
+#pragma unroll
         for (int m = 0; m < MT; ++m) {
-          columns(8 * m + lane / 4, slice + r, lane % 4, b[r][m], squares[m]);
           float c[4] = {};
 #pragma unroll
           for (int j = 0; j < KPL / 4; ++j) {
@@ -140,27 +173,47 @@ struct Qmm {
           sums[r][m][1] = c[1];
         }
 #pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) {
-        Part next;
-        if (tile + 1 < TILES) next = fetch(place(tile + 1), slice, lane);
+      for (int tile = 0; tile < TILES; ++tile)
+        multiply(place(tile), slice, ring + now * STAGE + tile * PART, lane, b, sums, total[tile]);
+      free = now;
+      now = now + 1 == STAGES ? 0 : now + 1;
+    }
+    wait_for_all_but<0>();
+  }
+
+  __device__ void multiply(const Place& place, int slice, const char* part, int lane,
+                           const unsigned (&b)[NSUB][MT][KPL / 2], const float (&sums)[NSUB][MT][2],
+                           float (&total)[MT][4]) const {
+    const int q = lane / 4, t = lane % 4;
+    alignas(16) unsigned short scales[2][GPS], biases[2][GPS];
 #pragma unroll
-        for (int r = 0; r < NSUB; ++r) {
-          const int g = r * SUB / GROUP;
-          const float s0 = number(part.scales[0][g]), s1 = number(part.scales[1][g]);
-          const float z0 = number(part.biases[0][g]) - OFFSET * s0;
-          const float z1 = number(part.biases[1][g]) - OFFSET * s1;
-          float c[MT][4] = {};
-          run_product<T, BITS, KPL, WPL, MT>(part.words[0][r], part.words[1][r], b[r], c);
+    for (int half = 0; half < 2; ++half) {
+      const int row = q + 8 * half;
+      if constexpr (COPIED) {
+        copied(part + SCALES + row * (2 * GPS), scales[half]);
+        copied(part + SCALES + (16 + row) * (2 * GPS), biases[half]);
+      } else {
+        read(place.weights.scales, place, row, slice, scales[half]);
+        read(place.weights.biases, place, row, slice, biases[half]);
+      }
+    }
 #pragma unroll
-          for (int m = 0; m < MT; ++m) {
-            float* sum = total[tile][m];
-            sum[0] += s0 * c[m][0] + z0 * sums[r][m][0];
-            sum[1] += s0 * c[m][1] + z0 * sums[r][m][1];
-            sum[2] += s1 * c[m][2] + z1 * sums[r][m][0];
-            sum[3] += s1 * c[m][3] + z1 * sums[r][m][1];
-          }
-        }
-        if (tile + 1 < TILES) part = next;
+    for (int r = 0; r < NSUB; ++r) {
+      const int g = r * SUB / GROUP;
+      const float s0 = number(scales[0][g]), s1 = number(scales[1][g]);
+      const float z0 = number(biases[0][g]) - OFFSET * s0;
+      const float z1 = number(biases[1][g]) - OFFSET * s1;
+      const char* at = part + (r * KPL * 4 + t * KPL) * BITS / 8;
+      const auto low = *reinterpret_cast<const Words<WPL>*>(at + q * STRIDE);
+      const auto high = *reinterpret_cast<const Words<WPL>*>(at + (q + 8) * STRIDE);
+      float c[MT][4] = {};
+      run_product<T, BITS, KPL, WPL, MT>(low, high, b[r], c);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        total[m][0] += s0 * c[m][0] + z0 * sums[r][m][0];
+        total[m][1] += s0 * c[m][1] + z0 * sums[r][m][1];
+        total[m][2] += s1 * c[m][2] + z1 * sums[r][m][0];
+        total[m][3] += s1 * c[m][3] + z1 * sums[r][m][1];
       }
     }
   }
@@ -190,58 +243,70 @@ struct Qmm {
     return Half<T>::single(*reinterpret_cast<const T*>(&bits));
   }
 
-  __device__ Part fetch(const Place& place, int slice, int lane) const {
-    const int num_runs = num_in / SUB, num_groups = num_in / GROUP;
-    const int words = num_in * BITS / 32;
-    const Weights& weights = place.weights;
-    Part out;
+  // Starts copying one slice of all tiles: eight lanes take the 128 bytes of a row.
+  template <typename Placing>
+  __device__ void fetch(const Placing& place, int slice, int lane, char* to) const {
+    const int row_bytes = num_in * BITS / 8, at = slice * 128 + lane % 8 * 16;
+    const int bytes = at < row_bytes ? 16 : 0;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const size_t row = min(place.row + lane / 4 + 8 * half, weights.num_out - 1);
+    for (int tile = 0; tile < TILES; ++tile) {
+      const Place from = place(tile);
+      const Weights& weights = from.weights;
+      const char* words = reinterpret_cast<const char*>(weights.w);
 #pragma unroll
-      for (int r = 0; r < NSUB; ++r) {
-        const int run = min(slice + r, num_runs - 1);  // beyond the end x is zero
-        out.words[half][r] = stream_words<WPL>(
-            weights.w + row * words + run * (SUB * BITS / 32) + lane % 4 * WPL);
+      for (int step = 0; step < 4; ++step) {
+        const int row = 4 * step + lane / 8;
+        const size_t source = min(from.row + row, weights.num_out - 1);
+        copy_async<16>(to + row * STRIDE + lane % 8 * 16, words + source * row_bytes + (bytes ? at : 0),
+                       bytes);
       }
-      const int group = slice * SUB / GROUP;
-      groups(weights.scales + row * num_groups, group, num_groups, out.scales[half]);
-      groups(weights.biases + row * num_groups, group, num_groups, out.biases[half]);
+      if constexpr (COPIED) {
+        const size_t source = min(from.row + lane % 16, weights.num_out - 1);
+        const unsigned short* numbers = lane < 16 ? weights.scales : weights.biases;
+        copy_async<2 * GPS>(to + SCALES + lane * (2 * GPS),
+                            numbers + source * (num_in / GROUP) + slice * GPS, 2 * GPS);
+      }
+      to += PART;
     }
-    return out;
   }
 
-  static __device__ void groups(const unsigned short* row, int group, int num_groups,
-                                unsigned short (&out)[GPS]) {
-    if constexpr (VECTOR && GPS == 4) {
-      *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(row + group);
-    } else if constexpr (VECTOR && GPS == 2) {
-      *reinterpret_cast<unsigned*>(out) = *reinterpret_cast<const unsigned*>(row + group);
+  static __device__ void copied(const char* from, unsigned short (&out)[GPS]) {
+    if constexpr (GPS == 8) {
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
+    } else if constexpr (GPS == 4) {
+      *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(from);
     } else {
-#pragma unroll
-      for (int g = 0; g < GPS; ++g) out[g] = row[min(group + g, num_groups - 1)];
+      *reinterpret_cast<unsigned*>(out) = *reinterpret_cast<const unsigned*>(from);
     }
+  }
+
+  __device__ void read(const unsigned short* numbers, const Place& place, int row, int slice,
+                       unsigned short (&out)[GPS]) const {
+    const int num_groups = num_in / GROUP;
+    const size_t from = size_t(min(place.row + row, place.weights.num_out - 1)) * num_groups;
+#pragma unroll
+    for (int g = 0; g < GPS; ++g) out[g] = numbers[from + min(slice * GPS + g, num_groups - 1)];
   }
 };
 
 // This warp's squares of each activation row, to shared memory.
 template <int MT>
-__device__ void lay_squares(const float (&squares)[MT], int warp, int lane, float (*to)[8 * MT]) {
+__device__ void lay_squares(const float (&squares)[MT], int share, int lane, float (*to)[8 * MT]) {
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
     float sum = squares[m];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    if (lane % 4 == 0) to[warp][8 * m + lane / 4] = sum;
+    if (lane % 4 == 0) to[share][8 * m + lane / 4] = sum;
   }
 }
 
 // 1 / root mean square of an activation row, from all warps' squares.
-template <int MT, int WARPS>
+template <int MT, int WK>
 __device__ float inverse_rms(float (*from)[8 * MT], int row, int num_in, float eps) {
   float sum = 0;
 #pragma unroll
-  for (int warp = 0; warp < WARPS; ++warp) sum += from[warp][row];
+  for (int share = 0; share < WK; ++share) sum += from[share][row];
   return rsqrtf(sum / num_in + eps);
 }
 

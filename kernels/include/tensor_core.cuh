@@ -60,7 +60,7 @@ template <> struct Half<__half> {
   }
 };
 
-template <int NUM> struct Words {
+template <int NUM> struct alignas(4 * NUM) Words {
   unsigned w[NUM];
 };
 

@@ -157,16 +157,26 @@ class Fused:
         return run
 
 
+_STRIDES = {1: 144, 2: 160, 4: 192}  # bytes of a weight row in shared memory, by words of a lane
+
+
 def _plan(
     x: mx.array, weights: Packed, num_out: int, *, tiles_least: int
 ) -> tuple[dict[str, Any], Grid]:
-    num_rows = x.size // weights.num_in
-    warps, nsub = 8, 4
-    tiles = 4 if num_out >= 64 * 132 else 2 if num_out >= 32 * 132 else tiles_least
-    groups = nsub * min(weights.group, 64) // weights.group
+    """The blocks of a CUDA product of so many weight rows; see kernels/include/qmm.cuh."""
+    bits, group = weights.bits, weights.group
+    num_m = (x.size // weights.num_in + 7) // 8
+    # Measured on an H200: few warps with many stages, and two tiles a warp for more than 8 rows.
+    tiles, across, along, stages = (1, tiles_least, 4, 4) if num_m == 1 else (2, 1, 4, 3)
+    num_groups = 1024 // bits // group  # of a slice
+    is_vector = (weights.num_in // group) % num_groups == 0
+    part = 16 * _STRIDES[min(group, 64) * bits // 128]
+    part += 64 * num_groups if is_vector and num_groups > 1 else 0
+    rows = 16 * tiles * across
+    sums = along * rows * (8 * num_m + 1) * 4
     template = {
-        "T": x.dtype, "BITS": weights.bits, "GROUP": weights.group, "TILES": tiles,
-        "MT": (num_rows + 7) // 8, "WARPS": warps, "NSUB": nsub,
-        "VECTOR": (weights.num_in // weights.group) % groups == 0,
+        "T": x.dtype, "BITS": bits, "GROUP": group, "TILES": tiles, "MT": num_m, "WN": across,
+        "WK": along, "STAGES": stages, "VECTOR": is_vector,
     }  # fmt: skip
-    return template, Grid(-(-num_out // (16 * tiles)), 32 * warps)
+    shared = max(across * along * stages * tiles * part, sums)
+    return template, Grid(-(-num_out // rows), 32 * across * along, shared_bytes=shared)

@@ -17,11 +17,15 @@ Run = Callable[[list[mx.array]], list[mx.array]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Blocks (threadgroups) along x and y, and threads of each along x."""
+    """Blocks (threadgroups) along x and y, threads of each along x, and the memory they share.
+
+    `shared_bytes` is for CUDA, beside what a source declares itself.
+    """
 
     blocks: int
     threads: int
     rows: int = 1
+    shared_bytes: int = 0
 
 
 class Kernel:
@@ -39,14 +43,14 @@ class Kernel:
         *,
         fill: float | None = None,
     ) -> None:
-        make = _mx.fast.cuda_kernel if backend == "cuda" else _mx.fast.metal_kernel
-        self._call = make(
-            name=f"omlx_{source.name}_{source.digest[:12]}",
-            input_names=list(inputs),
-            output_names=list(outputs),
-            header=source.header,
-            source=source.body,
-        )
+        self._is_cuda = backend == "cuda"
+        self._source = {
+            "name": f"omlx_{source.name}_{source.digest[:12]}",
+            "input_names": list(inputs),
+            "output_names": list(outputs),
+            "header": source.header,
+            "source": source.body,
+        }
         self._more = {} if fill is None else {"init_value": fill}
 
     def prepare(
@@ -70,5 +74,8 @@ class Kernel:
             "output_dtypes": list(dtypes),
             **self._more,
         }
-        call = self._call
+        if self._is_cuda:
+            call = _mx.fast.cuda_kernel(**self._source, shared_memory=grid.shared_bytes)
+        else:
+            call = _mx.fast.metal_kernel(**self._source)
         return lambda inputs: call(inputs=inputs, **options)

@@ -25,6 +25,7 @@ _BLOCKS: dict[Any, Any] = {
     llama.TransformerBlock: llama.MLP,
     qwen3.TransformerBlock: qwen3.MLP,
 }
+_mx: Any = mx
 _nn: Any = nn
 _attend: Any = scaled_dot_product_attention
 _NAMES = {mx.bfloat16: "bfloat16", mx.float16: "float16"}
@@ -147,6 +148,9 @@ class DecodeStep:
     def __init__(self, parts: Parts, kernels: Callable[[str], Any], rows: frozenset[int]) -> None:
         self._parts = parts
         self._norm_qkv, self._qk_rope, self._project, self._norm_gate_up = map(kernels, KERNELS)
+        # Traced once for each shape: the host's time for an operation is as long as the device's.
+        self._before: Any = _mx.compile(self._enter)
+        self._after: Any = _mx.compile(self._leave)
         self._rows = rows
         self._dtype = parts.before.dtype
 
@@ -157,16 +161,22 @@ class DecodeStep:
 
     def __call__(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
         """x [B, 1, H] through the block."""
-        parts = self._parts
         offset = cache.offset
         if isinstance(offset, int):
             offset = mx.array([offset] * x.shape[0])
+        q, k, v = self._before(x, offset)
+        k, v = cache.update_and_fetch(k, v)
+        found = _attend(q, k, v, cache=cache, scale=self._parts.scale, mask=mask)
+        return self._after(found.reshape(*x.shape[:-1], -1), x)
+
+    def _enter(self, x: mx.array, offset: mx.array) -> list[mx.array]:
+        parts = self._parts
         qkv = self._norm_qkv(x, parts.before, parts.eps, parts.qkv)
         place = (offset.astype(mx.int32), parts.frequency)
-        q, k, v = self._qk_rope(qkv, parts.norms, parts.eps, place, parts.heads)
-        k, v = cache.update_and_fetch(k, v)
-        found = _attend(q, k, v, cache=cache, scale=parts.scale, mask=mask)
-        found = found.reshape(*x.shape[:-1], -1)
+        return self._qk_rope(qkv, parts.norms, parts.eps, place, parts.heads)
+
+    def _leave(self, found: mx.array, x: mx.array) -> mx.array:
+        parts = self._parts
         h = self._project(found, parts.out, x)
         inner = self._norm_gate_up(h, parts.after, parts.eps, parts.gate, parts.up)
         return self._project(inner, parts.down, h)
