@@ -67,13 +67,16 @@ def build(*, names: tuple[str, ...], again: bool, as_json: bool) -> int:
         for one in listing.kernels
         if one.is_for_device and (one.name in names if names else again or not one.is_verified)
     ]
+    for one in listing.kernels:
+        if one.name in names and not one.is_for_device:
+            click.echo(f"{one.name} is not built: {one.reason}", err=True)
     for name in chosen:
         listing = _build(name)
     if as_json:
         say(to_json(listing, {}))
     else:
         say(to_text(listing, {}))
-        if not chosen:
+        if not chosen and not names:
             click.echo("nothing was to be built; --again verifies the kernels anew", err=True)
     return 1 if any(one.name in chosen and not one.is_verified for one in listing.kernels) else 0
 

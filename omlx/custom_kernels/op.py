@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend
+from omlx.custom_kernels.fused import Packed
 
 MAX_ROWS = 16
 BACKENDS = ("cuda", "metal")
@@ -110,3 +111,15 @@ class Op:
 def in_order(result: mx.array | list[mx.array]) -> list[mx.array]:
     """The outputs as a list, of which there may be one."""
     return [result] if isinstance(result, mx.array) else list(result)
+
+
+def arrays_of(inputs: Any) -> list[mx.array]:
+    """All arrays among a call's inputs: mlx itself looks into lists and tuples only."""
+    if isinstance(inputs, mx.array):
+        return [inputs]
+    if isinstance(inputs, Packed):
+        return inputs.arrays
+    if isinstance(inputs, list | tuple):
+        parts = cast("list[Any] | tuple[Any, ...]", inputs)
+        return [one for part in parts for one in arrays_of(part)]
+    return []

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend
-from omlx.custom_kernels.op import Case, Function, Op, in_order
+from omlx.custom_kernels.op import Case, Function, Op, arrays_of, in_order
 
 _mx: Any = mx
 COLD_BYTES = 256 * 2**20  # more than the last cache of any GPU
@@ -50,7 +50,7 @@ def time_op(
         progress(done, len(op.timed))
         num = max(_FEWEST_COPIES, min(_MOST_COPIES, cold_bytes // max(1, case.weight_bytes)))
         calls = [op.inputs(case) for _ in range(num)]
-        _mx.eval(calls)
+        _mx.eval(arrays_of(calls))
         kernel: list[float] = []
         reference: list[float] = []
         for _ in range(_ROUNDS + 1):  # the first is not counted: it compiles

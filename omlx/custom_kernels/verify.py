@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx.custom_kernels.backend import Backend
-from omlx.custom_kernels.op import Case, Op, in_order
+from omlx.custom_kernels.op import Case, Op, arrays_of, in_order
 
 _mx: Any = mx
 _BROKEN = (RuntimeError, ValueError)  # what mlx raises where a source doesn't compile or run
@@ -38,7 +38,7 @@ def verify(op: Op, backend: Backend, progress: OnCase = lambda done, total: None
         progress(done, len(op.cases))
         _mx.random.seed(done)
         inputs = op.inputs(case)
-        _mx.eval(inputs)
+        _mx.eval(arrays_of(inputs))
         try:
             first, again = in_order(function(*inputs)), in_order(function(*inputs))
             _mx.eval(first, again)

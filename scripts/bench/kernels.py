@@ -27,6 +27,7 @@ import mlx.core as mx  # noqa: E402
 
 from omlx.custom_kernels.backend import this_backend  # noqa: E402
 from omlx.custom_kernels.names import NAMES  # noqa: E402
+from omlx.custom_kernels.op import arrays_of  # noqa: E402
 from omlx.custom_kernels.records import Record, Verdict, write_record  # noqa: E402
 from omlx.custom_kernels.registry import digest, operation, operations  # noqa: E402
 from omlx.custom_kernels.timing import COLD_BYTES, chain, time_op  # noqa: E402
@@ -106,7 +107,7 @@ def timed(name, bandwidth, busy):
     for case, wall in with_host.items():
         num = max(3, min(CALLS, COLD_BYTES // max(1, case.weight_bytes)))
         calls = [op.inputs(case) for _ in range(num)]
-        mx.eval(calls)
+        mx.eval(arrays_of(calls))
         calls = (calls * CALLS)[:CALLS]
         kernel, plain = (device_s(one, calls, busy) for one in (function, op.reference))
         bound = case.weight_bytes / bandwidth

@@ -1,7 +1,10 @@
 """`omlx kernel` without its process: what is built in which order, exit codes, output."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +79,13 @@ def test_names_say_what_is_built(cli: Cli, task: Task) -> None:
     assert task.built == ["qmm_small", "qk_rope"]
 
 
+def test_a_kernel_that_this_device_has_none_of_is_said(cli: Cli, task: Task) -> None:
+    task.states["flat_rows"], task.reasons["flat_rows"] = "no kernel here", "mlx needs none"
+    outcome = cli("kernel", "build", "flat_rows", "qk_rope")
+    assert outcome.code == 0 and task.built == ["qk_rope"]
+    assert "flat_rows is not built: mlx needs none" in outcome.err
+
+
 def test_again_builds_all(cli: Cli, task: Task) -> None:
     task.states = dict.fromkeys(NAMES, "verified")
     outcome = cli("kernel", "build")
@@ -141,6 +151,16 @@ def test_status_names_the_models_that_kernels_serve(task: Task) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("qmm_small")]
     assert "big, small" in line
     assert "to build" not in text
+
+
+def test_the_real_status_leaves_mlx_to_its_process(home: Path) -> None:
+    code = (
+        "import sys\nfrom omlx.cli.main import run\n"
+        "code = run(['kernel', 'status'])\nsys.exit(code or 'mlx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in NAMES)
 
 
 def test_status_asks_servers_that_run(

@@ -325,6 +325,55 @@ def test_what_is_required_and_lacking_is_an_error(tmp_path: Path) -> None:
     assert serve_by_kernels(quantized(), backend, whole, is_required=True).used
 
 
+class OnGpu:
+    """mlx as it is, but for the device that it says it computes on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mx, name)
+
+    def default_device(self) -> mx.Device:
+        """A GPU."""
+        return mx.Device(mx.gpu)
+
+
+def test_a_load_on_a_gpu_uses_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FakeBackend()
+    monkeypatch.setattr("omlx.models.load._mx", OnGpu())
+    monkeypatch.setattr("omlx.custom_kernels.backend.this_backend", lambda: backend)
+    config = CONFIGS["llama"]
+    folder = tiny.save(cast(tiny.build_config(config), mx.bfloat16), tmp_path / "m", config)
+    path = tmp_path / "kernels.json"
+    assert load(folder).kernels == (), "nobody asked for them"
+    assert load(folder, kernels=KernelUse(path)).kernels == ()
+    with pytest.raises(ModelError, match="gemm_small: not verified"):
+        load(folder, kernels=KernelUse(path, is_required=True))
+    records_of(path, backend)
+    loaded = load(folder, kernels=KernelUse(path, is_required=True))
+    assert loaded.kernels == ("gemm_small",)
+    assert len(modules_of(loaded.model, PlainLinear)) == 28
+
+
+def test_settings_reach_the_engine(tmp_path: Path) -> None:
+    from omlx.engine.pool import engine_config
+    from omlx.models.locate import discover
+    from omlx.settings.build import load as load_settings
+
+    config = CONFIGS["llama"]
+    tiny.save(tiny.build_config(config), tmp_path / "models" / "m", config)
+    (entry,) = discover([tmp_path / "models"]).models
+    env = {"OMLX_HOME": str(tmp_path), "HOME": str(tmp_path)}
+
+    def made(**cli: object) -> Any:
+        named = {key.replace("__", "."): value for key, value in cli.items()}
+        return engine_config(entry, load_settings(cli=named, env=env, cwd=tmp_path))
+
+    usual = made()
+    assert usual.kernel_records == str(tmp_path / "state" / "kernels.json")
+    assert usual.require_kernels is False
+    assert made(kernels__enabled=False).kernel_records == ""
+    assert made(kernels__require=True).require_kernels is True
+
+
 def test_on_a_cpu_nothing_is_replaced(tmp_path: Path) -> None:
     config = CONFIGS["llama"]
     folder = tiny.save(cast(tiny.build_config(config), mx.bfloat16), tmp_path / "m", config)
