@@ -160,13 +160,17 @@ void on_fault(int, siginfo_t* info, void*) {
   const char* at = static_cast<const char*>(info->si_addr);
   char text[200];
   snprintf(text, sizeof text, "an access outside of all arrays, at %p", info->si_addr);
+  ptrdiff_t nearest = 1 << 20;  // of all arrays' ends before it
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const char* end = blocks[i].start + blocks[i].mapped;
-    if (at >= end && at < end + (1 << 20))
-      snprintf(text, sizeof text, "an access %td bytes beyond the end of argument %zu", at - end, i);
-    else if (at < blocks[i].start && at >= blocks[i].start - getpagesize())
-      snprintf(text, sizeof text, "an access before the start of argument %zu", i);
+    const ptrdiff_t beyond = at - (blocks[i].start + blocks[i].mapped);
+    if (beyond >= 0 && beyond < nearest) {
+      nearest = beyond;
+      snprintf(text, sizeof text, "an access %td bytes beyond the end of argument %zu", beyond, i);
+    }
   }
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (at < blocks[i].start && at >= blocks[i].start - getpagesize())
+      snprintf(text, sizeof text, "an access before the start of argument %zu", i);
   error = text;
   setcontext(&main_context);
 }

@@ -167,7 +167,7 @@ def test_threadgroup_memory_is_not_zero(library: Library) -> None:
 
 
 def test_a_read_beyond_an_array_is_an_error(library: Library) -> None:
-    with pytest.raises(KernelError, match="0 bytes beyond the end of argument 0"):
+    with pytest.raises(KernelError, match=" 0 bytes beyond the end of argument 0"):
         result(library, "beyond")
 
 
