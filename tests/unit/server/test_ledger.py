@@ -17,6 +17,7 @@ from omlx.server.ledger import Ledger, Said
 from omlx.server.parse.said import Text
 from omlx.server.prompt import encode
 from omlx.storage.replies import Replies, Reply
+from tests.remembered import made_of
 from tests.vocabularies import smollm2
 from tests.writers import TOOLS, OddTokens, Talk, num_shared
 
@@ -41,14 +42,7 @@ def odd(text) -> OddTokens:
 @pytest.fixture(autouse=True)
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close the ledgers that a test leaves open, and so their files."""
-    made: list[Ledger] = []
-    begin = Ledger.__init__
-
-    def remembered(self: Ledger, *args, **options) -> None:
-        begin(self, *args, **options)
-        made.append(self)
-
-    monkeypatch.setattr(Ledger, "__init__", remembered)
+    made = made_of(Ledger, monkeypatch)
     yield
     for one in made:
         if not one._is_closed:

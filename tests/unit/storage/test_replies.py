@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx.storage.replies import Replies, Reply
+from tests.remembered import made_of
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 
@@ -21,14 +22,7 @@ def reply(place: str, *ids: int) -> Reply:
 @pytest.fixture(autouse=True)
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close what a test leaves open, as one does that means a crash."""
-    made: list[Replies] = []
-    begin = Replies.__init__
-
-    def remembered(self: Replies, *args, **options) -> None:
-        begin(self, *args, **options)
-        made.append(self)
-
-    monkeypatch.setattr(Replies, "__init__", remembered)
+    made = made_of(Replies, monkeypatch)
     yield
     for one in made:
         one.close()
