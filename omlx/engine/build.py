@@ -53,7 +53,7 @@ from omlx.engine.solo import SoloBatch
 from omlx.engine.warmup import Served, WarmUp, nobody_waits
 from omlx.models.config import context_window
 from omlx.models.fingerprint import identify
-from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
+from omlx.models.load import KernelUse, LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
@@ -127,7 +127,7 @@ def assemble(
     """Load the model, build the loop around it and warm it up, as long as no request waits for it;
     ModelError, StoreError."""
     started = time.monotonic()
-    loaded = load(Path(config.model_path))
+    loaded = load(Path(config.model_path), kernels=_kernels(config))
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
     identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
@@ -141,6 +141,12 @@ def assemble(
         load_s=seconds,
         is_awaited=is_awaited,
     )
+
+
+def _kernels(config: EngineConfig) -> KernelUse | None:
+    if not config.kernel_records:
+        return None
+    return KernelUse(Path(config.kernel_records), is_required=config.require_kernels)
 
 
 def assemble_loaded(
@@ -200,7 +206,7 @@ def assemble_loaded(
     )
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
     warm_up_s = _warm_up(batch, served, is_awaited, cache, pacer=pacer, admission=admission)
-    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes))
+    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, loaded.kernels))
     last = partial(gauge.publish, scheduler)
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars, last)
 

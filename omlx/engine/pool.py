@@ -57,6 +57,8 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         load=cache.load,
         write_delay_s=cache.write_delay,
         drain_s=s.server.drain_timeout,
+        kernel_records=str(resolved.kernels_path) if s.kernels.enabled else "",
+        require_kernels=s.kernels.require,
         warm_up=resolved.for_model(entry.id, entry.path).engine.warm_up,
         log_level=s.log.level,
         log_file=None if s.log.file is None else str(s.log.file),
