@@ -2,6 +2,7 @@
 """On a GPU: kernels against float64 and plain mlx, a model's decode and logits with and without.
 
 usage: kernels.py [--out FILE] [--layers N] [--parts verify,time,decode,logits] [--budget SECONDS]
+                  [--records FILE]
 
 Prints JSON on stdout (and to FILE), progress on stderr. Each kernel is verified over its whole
 table, in processes side by side, since most of the time is compiling. Times are ratios to plain
@@ -178,7 +179,7 @@ def measured(args):
     names = [op.name for op in operations() if digest(op, this_backend()) is not None]
     part("time", lambda: {name: timed(name, args.bandwidth, busy) for name in names})
     with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder) / "kernels.json"
+        records = Path(args.records or Path(folder) / "kernels.json")
         keep(records, parts.get("verify", {}), parts.get("time", {}))
         part("logits", lambda: kernel_models.logits(records, Path(folder)))
         part("decode", lambda: kernel_models.decode(records, args.layers, left, say))
@@ -196,6 +197,7 @@ def write(args, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out")
+    parser.add_argument("--records", help="where the verdicts are kept")
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
     parser.add_argument("--budget", type=float, default=230.0)
