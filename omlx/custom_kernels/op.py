@@ -16,7 +16,7 @@ from omlx.custom_kernels.fused import Packed
 
 MAX_ROWS = 16
 BACKENDS = ("cuda", "metal")
-# Of |error| against |exact| plus the root mean square of all exact values.
+# Of |error| against |exact| plus the root mean square of all exact values; 0 asks for equal ones.
 TOLERANCES: Mapping[str, float] = MappingProxyType({"bfloat16": 0.02, "float16": 0.004})
 _BUCKETS = ((1, "1 row"), (2, "2 rows"), (4, "3-4 rows"), (8, "5-8 rows"), (16, "9-16 rows"))
 _MANY = "17 rows or more"
@@ -90,7 +90,8 @@ class Op:
     `reference` is plain mlx as models call it, `exact` the result in float64 on the CPU,
     `bind` the kernel on a device. `cases` are for verification, edges included, `timed` for
     the speed-up, one for each shape class. `code` are files that launch it: a change of one asks
-    for a new verdict. Without `has_source` it needs no file of kernels/.
+    for a new verdict. Without `has_source` it needs no file of kernels/. `read_bytes` is what a
+    call has to read and write at least, and `seen` what verification compares of the outputs.
     """
 
     name: str
@@ -106,6 +107,14 @@ class Op:
     backends: tuple[str, ...] = BACKENDS
     has_source: bool = True
     tolerances: Mapping[str, float] = field(default_factory=lambda: TOLERANCES)
+    read_bytes: Callable[[Case], int] = lambda case: case.weight_bytes
+    seen: Callable[[Case, list[mx.array]], list[mx.array]] = lambda case, found: found
+
+    def kind(self, case: Case) -> str:
+        """What a tolerance and the largest error are kept by: the type, with its bits where these
+        have a tolerance of their own."""
+        with_bits = f"{case.dtype}, {case.bits} bits"
+        return with_bits if with_bits in self.tolerances else case.dtype
 
 
 def in_order(result: mx.array | list[mx.array]) -> list[mx.array]:

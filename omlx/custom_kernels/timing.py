@@ -48,7 +48,7 @@ def time_op(
     found: list[Timed] = []
     for done, case in enumerate(op.timed):
         progress(done, len(op.timed))
-        num = max(_FEWEST_COPIES, min(_MOST_COPIES, cold_bytes // max(1, case.weight_bytes)))
+        num = max(_FEWEST_COPIES, min(_MOST_COPIES, cold_bytes // max(1, op.read_bytes(case))))
         calls = [op.inputs(case) for _ in range(num)]
         _mx.eval(arrays_of(calls))
         kernel: list[float] = []

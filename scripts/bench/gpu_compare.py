@@ -128,9 +128,14 @@ def make_weights(config, path, *, bits):
     tiny.save(model, path, config)
 
 
-def make_model(part, folder, tokenizer, *, is_tiny):
-    """A model folder of a part, made by a process of its own that leaves no memory behind."""
+def make_model(part, folder, tokenizer, *, is_tiny, layers=0):
+    """A model folder of a part, made by a process of its own that leaves no memory behind.
+
+    It has as many layers as its family, or `layers`.
+    """
     config = dict(HYBRID if part == "hybrid" else DENSE)
+    if layers:
+        config["num_hidden_layers"] = layers
     if is_tiny:
         config |= SMALL_HYBRID if part == "hybrid" else SMALL
     path = folder / f"random-{part}"
@@ -175,6 +180,7 @@ class KernelSide(OwnSide):
         super().__init__(*args)
         self._records = records
         self._folder = None
+        self.in_use = ()  # the names of the kernels that served the model
 
     def start(self):
         self.close()
@@ -184,7 +190,8 @@ class KernelSide(OwnSide):
         shutil.copy(self._records, kernels_path(home))
         self._server = Server(Serve((self.model.folder,), self.settings), home=home, name=self.name)
         ready_s = self._server.start()
-        say(Step(f"kernels in use: {self._server.model_status(self.model.model_id)}", 0, 0))
+        self.in_use = self._server.model_status(self.model.model_id).get("kernels") or ()
+        say(Step(f"kernels in use: {', '.join(self.in_use) or 'none'}", 0, 0))
         return ready_s
 
     def close(self):

@@ -4,9 +4,11 @@
 usage: kernels.py [--out FILE] [--layers N] [--parts verify,time,decode,logits] [--budget SECONDS]
                   [--records FILE]
 
-Prints JSON on stdout (and to FILE), progress on stderr. Each kernel is verified over its whole
-table, in processes side by side, since most of the time is compiling. Times are ratios to plain
-mlx and to what the memory's bandwidth allows (--bandwidth, bytes a second; an H200 has 4.8e12).
+Prints JSON on stdout (and to FILE, after each part), progress on stderr. First come the products
+that targets are about, then each kernel is verified over its whole table, in processes side by
+side, since most of the time is compiling, then come the other times, logits and decode steps; what
+--budget leaves no time for is left out. Times are ratios to plain mlx and to what the memory's
+bandwidth allows (--bandwidth, bytes a second; an H200 has 4.8e12).
 """
 
 import argparse
@@ -37,6 +39,7 @@ from omlx.custom_kernels.verify import verify  # noqa: E402
 PARTS = ("verify", "time", "decode", "logits")
 SHARD = 24  # cases a process
 CALLS = 48  # of a chain whose device time is taken
+FIRST = {"qmm_small": 1, "gemm_small": 2}  # what targets are about, and their fewest rows
 ROUNDS = 4
 
 
@@ -99,38 +102,60 @@ def device_s(function, calls, busy):
     return max(whole - part, 1e-9) / (len(calls) - half)
 
 
-def timed(name, bandwidth, busy):
-    """A kernel's shape classes: microseconds of kernel and reference, with the host and without."""
-    op, backend = operation(name), this_backend()
+def first_cases(name):
+    """The timed cases that targets are about, in 4 bits or none: 4096 columns, 12288 sums."""
+    if name not in FIRST:
+        return ()
+    return tuple(
+        case
+        for case in operation(name).timed
+        if case.outs == (12288,) and case.bits in (0, 4) and case.rows >= FIRST[name]
+    )
+
+
+def timed(op, bandwidth, busy):
+    """An operation's shape classes: microseconds of kernel and reference, with the host and
+    without; of products also those of mlx where all rows are one matrix."""
+    backend = this_backend()
     function = op.bind(backend)
     with_host = {one.case: one for one in time_op(op, backend)}
     rows = []
     for case, wall in with_host.items():
-        num = max(3, min(CALLS, COLD_BYTES // max(1, case.weight_bytes)))
-        calls = [op.inputs(case) for _ in range(num)]
+        calls = [op.inputs(case) for _ in range(copies(op, case))]
         mx.eval(arrays_of(calls))
         calls = (calls * CALLS)[:CALLS]
         kernel, plain = (device_s(one, calls, busy) for one in (function, op.reference))
-        bound = case.weight_bytes / bandwidth
-        rows.append(
-            {
-                "case": case.label,
-                "class": case.shape_class,
-                "rows": case.rows,
-                "bits": case.bits,
-                "outs": list(case.outs),
-                "num_in": case.num_in,
-                "kernel_us": round(1e6 * kernel, 2),
-                "mlx_us": round(1e6 * plain, 2),
-                "speedup": round(plain / kernel, 3),
-                "of_bound": round(bound / kernel, 3),
-                "mlx_of_bound": round(bound / plain, 3),
-                "host_kernel_us": round(1e6 * wall.kernel_s, 2),
-                "host_mlx_us": round(1e6 * wall.reference_s, 2),
-                "host_speedup": round(wall.speedup, 3),
-            }
+        bound = op.read_bytes(case) / bandwidth
+        row = {
+            "case": case.label,
+            "class": case.shape_class,
+            "rows": case.rows,
+            "bits": case.bits,
+            "outs": list(case.outs),
+            "num_in": case.num_in,
+            "kernel_us": round(1e6 * kernel, 2),
+            "mlx_us": round(1e6 * plain, 2),
+            "speedup": round(plain / kernel, 3),
+            "of_bound": round(bound / kernel, 3),
+            "mlx_of_bound": round(bound / plain, 3),
+            "host_kernel_us": round(1e6 * wall.kernel_s, 2),
+            "host_mlx_us": round(1e6 * wall.reference_s, 2),
+            "host_speedup": round(wall.speedup, 3),
+        }
+        if op.name in FIRST:
+            flat = [[mx.reshape(x, (1, case.rows, -1)), *others] for x, *others in calls]
+            row["mlx_flat_us"] = round(1e6 * device_s(op.reference, flat, busy), 2)
+        rows.append(row)
+        say(
+            f"{op.name}, {case.label}: {row['kernel_us']} us, {row['of_bound']:.2f} of the bound; "
+            f"mlx {row['mlx_us']} us, as one matrix {row.get('mlx_flat_us', '-')}"
         )
     return rows
+
+
+def copies(op, case):
+    """How many inputs of a case are more than a cache holds, of those that a chain has."""
+    return max(3, min(CALLS, COLD_BYTES // max(1, op.read_bytes(case))))
 
 
 def keep(path, found, times):
@@ -157,27 +182,41 @@ def keep(path, found, times):
 
 
 def measured(args):
-    """All parts that are asked for, as far as the time allows."""
+    """All parts that are asked for, as far as the time allows; the first is what targets are
+    about."""
     began = time.monotonic()
     result = {"what": "kernels", "parts": {}, "seconds": {}}
     parts = result["parts"]
+    ops = [op for op in operations() if digest(op, this_backend()) is not None]
+    busy = mx.random.normal((8192, 8192)).astype(mx.bfloat16)
 
     def left():
         return args.budget - (time.monotonic() - began)
 
-    def part(name, work):
+    def part(name, work, into=None):
         if name not in args.parts or left() < 5:
             return
         started = time.monotonic()
-        parts[name] = work()
-        result["seconds"][name] = round(time.monotonic() - started, 1)
-        say(f"{name}: {result['seconds'][name]} s, {left():.0f} s left")
+        found = work()
+        if into is None:
+            parts[name] = found
+        else:
+            parts.setdefault(name, {}).setdefault(into, []).extend(found)
+        seconds = result["seconds"].get(name, 0.0) + time.monotonic() - started
+        result["seconds"][name] = round(seconds, 1)
+        say(f"{name}{' of ' + into if into else ''}: {seconds:.0f} s, {left():.0f} s left")
         write(args, result)
 
+    def time_some(op, cases):
+        if cases:
+            some = replace(op, timed=tuple(cases))
+            part("time", lambda: timed(some, args.bandwidth, busy), op.name)
+
+    for op in sorted(ops, key=lambda op: [*FIRST, op.name].index(op.name)):
+        time_some(op, first_cases(op.name))
     part("verify", lambda: verified(left()))
-    busy = mx.random.normal((8192, 8192)).astype(mx.bfloat16)
-    names = [op.name for op in operations() if digest(op, this_backend()) is not None]
-    part("time", lambda: {name: timed(name, args.bandwidth, busy) for name in names})
+    for op in ops:
+        time_some(op, [case for case in op.timed if case not in first_cases(op.name)])
     with tempfile.TemporaryDirectory() as folder:
         records = Path(args.records or Path(folder) / "kernels.json")
         keep(records, parts.get("verify", {}), parts.get("time", {}))
