@@ -9,11 +9,15 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
+from omlx.cache.cutting import Cut, Stretch
 from omlx.cache.landing import MX_DTYPES, Landing, as_bytes, views_are_zero_copy
 from omlx.cache.leaves import Leaf, Path, Payload, StateLeaf, group
+from omlx.cache.mover import Mover
+from omlx.custom_kernels.kv_format import Piece
 from omlx.storage.record import SectionSpec
 
-_DTYPES = {dtype: name for name, dtype in MX_DTYPES.items()}
+_DTYPES = {dtype: name for name, dtype in MX_DTYPES.items() if name != "U8"}
+LOSSY_FORM = "8 bits, lossy"
 _mx: Any = mx  # for calls that its stubs leave untyped, and so below
 _Rotating: Any = RotatingKVCache
 _Arrays: Any = ArraysCache
@@ -33,8 +37,14 @@ class Codec:
     snapshots.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], states: Sequence[StateLeaf] = ()) -> None:
+    def __init__(
+        self,
+        leaves: Sequence[Leaf],
+        states: Sequence[StateLeaf] = (),
+        mover: Mover | None = None,
+    ) -> None:
         self.leaves = tuple(leaves)
+        self._mover = mover or Mover()
         self.states = tuple(states)
         shapes = ((leaf.heads, leaf.width, leaf.dtype, leaf.window) for leaf in self.leaves)
         self._groups = sorted(group(shapes), key=lambda g: g[0][3] > 0)
@@ -46,9 +56,12 @@ class Codec:
         self.is_zero_copy = views_are_zero_copy()
 
     @classmethod
-    def from_caches(cls, caches: Sequence[Any]) -> "Codec":
-        """The codec for caches that have seen at least one token; UncacheableError."""
-        return cls(*_leaves_in(caches))
+    def from_caches(cls, caches: Sequence[Any], mover: Mover | None = None) -> "Codec":
+        """The codec for caches that have seen at least one token; UncacheableError.
+
+        The mover says in which form blocks hold numbers, and what moves them.
+        """
+        return cls(*_leaves_in(caches), mover)
 
     @property
     def is_sliceable(self) -> bool:
@@ -66,23 +79,44 @@ class Codec:
             self._names, self._groups, strict=True
         ):
             count = f"min({window},count)" if window else "count"
+            held, size = self._mover.form(width, dtype)
+            note = "" if held == dtype else f" ({dtype} in 8 bits)"
             users = ",".join(_dotted(self.leaves[i].path) + self.leaves[i].name for i in members)
-            groups.append(f"{name}={dtype}[{len(members)},{heads},{count},{width}]:{users}")
+            groups.append(f"{name}={held}[{len(members)},{heads},{count},{size}]{note}:{users}")
         for g, ((shape, dtype), members) in enumerate(self._state_groups):
             states = [self.states[i] for i in members]
             users = ",".join(f"{_dotted(s.path)}s{s.slot}of{s.num_slots}" for s in states)
             dims = ",".join(map(str, (len(members), *shape)))
             groups.append(f"state.{g}={dtype}[{dims}]:{users}")
-        return {"sections": ";".join(groups)}
+        is_lossy = any(self._mover.packs(width) for (_, width, _, _), _ in self._groups)
+        form = {"form": LOSSY_FORM} if is_lossy else {}
+        return {"sections": ";".join(groups), **form}
+
+    def kernels(self, count: int) -> tuple[str, ...]:
+        """The names of the kernels that move blocks of `count` tokens; remembers what is lacking
+        (mutates the mover's selection)."""
+        found: dict[str, None] = {}
+        for (heads, width, dtype, window), members in self._groups:
+            names = ("kv_unpack",) if window else ("kv_pack", "kv_unpack")
+            shape = (len(members), heads, width)
+            found |= dict.fromkeys(n for n in names if self._mover.uses(n, count, shape, dtype))
+        return tuple(found)
+
+    def warm(self) -> None:
+        """Have the kernels compiled that move blocks, so that no request waits for it."""
+        for (heads, width, dtype, _), members in self._groups:
+            self._mover.warm((len(members), heads, width), dtype)
 
     def specs(self, count: int) -> list[SectionSpec]:
         """The sections of a block of `count` tokens, in the order of Payload.arrays."""
-        return [
-            SectionSpec(name, dtype, (len(members), heads, min(count, window or count), width))
-            for name, ((heads, width, dtype, window), members) in zip(
-                self._names, self._groups, strict=True
-            )
-        ]
+        found: list[SectionSpec] = []
+        for name, ((heads, width, dtype, window), members) in zip(
+            self._names, self._groups, strict=True
+        ):
+            held, size = self._mover.form(width, dtype)
+            shape = (len(members), heads, min(count, window or count), size)
+            found.append(SectionSpec(name, held, shape))
+        return found
 
     def state_specs(self) -> list[SectionSpec]:
         """The sections of a snapshot, in the order of Payload.arrays."""
@@ -96,32 +130,31 @@ class Codec:
         """Bytes of state that one token needs in all layers."""
         return sum(spec.nbytes for spec in self.specs(1))
 
-    def pack(self, caches: Sequence[Any], start: int, counts: Sequence[int]) -> list[Payload]:
+    def pack(
+        self, caches: Sequence[Any], start: int, counts: Sequence[int], *, is_own: bool = False
+    ) -> list[Payload]:
         """Cut blocks of `counts` tokens, from token `start` on, out of a row's layer caches.
 
-        Fewer blocks come back where a window has moved on already.
+        Fewer blocks come back where a window has moved on already. `is_own` says that the caches
+        have buffers of their own: of views a kernel would be given copies.
         """
-        rows = {path: _Stretch(cache, start) for path, cache in _plain(caches)}
+        rows = {path: Stretch(cache, start) for path, cache in _plain(caches)}
         total = start + sum(counts)
-        stacks: list[mx.array] = []
-        firsts: list[int] = []
-        for _, members in self._groups:
+        cuts: list[Cut] = []
+        for (_, _, dtype, _), members in self._groups:
             own = [(rows[self.leaves[i].path], self.leaves[i].name) for i in members]
             assert len({row.first for row, _ in own}) == 1, "equal layers hold the same tokens"
             assert min(row.end for row, _ in own) >= total, "the state covers the blocks"
-            firsts.append(own[0][0].first)
-            stacks.append(mx.stack([row.get(name, total) for row, name in own]))
+            cuts.append(Cut(own, total, dtype, self._mover, is_own=is_own))
         payloads: list[Payload] = []
         for count in counts:
             arrays: list[mx.array] = []
             end = start + count
-            for ((_, _, _, window), _), stack, first in zip(
-                self._groups, stacks, firsts, strict=True
-            ):
+            for ((_, _, _, window), _), cut in zip(self._groups, cuts, strict=True):
                 begin = end - min(count, window or count)
-                if begin >= first:
-                    arrays.append(mx.contiguous(stack[:, :, begin - first : end - first, :]))
-            if len(arrays) < len(stacks):
+                if begin >= cut.first:
+                    arrays.append(cut.tokens(begin, end))
+            if len(arrays) < len(cuts):
                 break
             payloads.append(Payload(count, tuple(arrays)))
             start = end
@@ -167,11 +200,10 @@ class Codec:
         arrays: dict[int, mx.array] = {}
         for g, ((heads, width, dtype, window), members) in enumerate(self._groups):
             room = 0 if window else -total % KVCache.step
-            spare = mx.zeros((1, heads, room, width), dtype=MX_DTYPES[dtype])
-            pieces = [p.arrays[g][:, :, a:b, :] for p, a, b in _used(parts, window, total)]
-            for position, leaf in enumerate(members):
-                own = [piece[position : position + 1] for piece in pieces]
-                arrays[leaf] = mx.concatenate([*own, spare] if room else own, axis=2)
+            pieces = [Piece(p.arrays[g], a, b) for p, a, b in _used(parts, window, total)]
+            shape = (len(members), heads, width)
+            made = self._mover.scatter(pieces, room, shape, dtype)
+            arrays |= dict(zip(members, made, strict=True))
         built: dict[Path, Any] = {}
         for i in range(0, len(self.leaves), 2):
             leaf = self.leaves[i]
@@ -223,42 +255,6 @@ class Codec:
             return new
         pairs = zip(old.arrays, new.arrays, strict=True)
         return Payload(old.count, tuple(a if a is not None else b for a, b in pairs))
-
-
-class _Stretch:
-    """Keys and values of one plain cache in the order of their tokens, [first, end).
-
-    Of a cache that keeps all of them it begins at `start`.
-    """
-
-    def __init__(self, cache: Any, start: int) -> None:
-        self._arrays: dict[str, mx.array] = {}
-        self.first = self.end = 0
-        kind = cast(type[object], type(cache))
-        if kind is KVCache:
-            self._arrays = {"k": cache.keys[:, :, start:], "v": cache.values[:, :, start:]}
-            self.first, self.end = start, cache.offset
-        elif kind is RotatingKVCache:
-            keys, values, end, keep, _, place = cache.state
-            assert keep == 0
-            self.end = int(end)
-            self._arrays = {
-                "k": _in_order(keys, self.end, place),
-                "v": _in_order(values, self.end, place),
-            }
-            self.first = self.end - int(self._arrays["k"].shape[2])
-
-    def get(self, name: str, total: int) -> mx.array:
-        return self._arrays[name][0, :, : total - self.first]
-
-
-def _in_order(ring: mx.array, offset: int, place: int) -> mx.array:
-    """A ring whose next token goes to `place`, oldest token first, without unused room."""
-    if place == ring.shape[2]:
-        return ring
-    if place < offset:
-        return mx.concatenate([ring[:, :, place:], ring[:, :, :place]], axis=2)
-    return ring[:, :, :place]
 
 
 def _used(

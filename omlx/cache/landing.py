@@ -15,8 +15,8 @@ from omlx.cache.leaves import Payload
 from omlx.storage.record import SectionSpec
 
 # safetensors names of the dtypes that a section may have, and what .npy files call them
-MX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
-_NPY_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<V2"}
+MX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16, "U8": mx.uint8}
+_NPY_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<V2", "U8": "|u1"}
 _mx: Any = mx  # for calls that its stubs leave untyped
 Bytes = npt.NDArray[np.uint8]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.custom_kernels.source import Source
+from omlx.custom_kernels.source import Source, each_of
 
 _mx: Any = mx
 Run = Callable[[list[mx.array]], list[mx.array]]
@@ -44,11 +44,13 @@ class Kernel:
         fill: float | None = None,
     ) -> None:
         self._is_cuda = backend == "cuda"
+        each = each_of([*inputs, *outputs])
+        numbers = f"_{len(inputs)}_{len(outputs)}" if each else ""
         self._source = {
-            "name": f"omlx_{source.name}_{source.digest[:12]}",
+            "name": f"omlx_{source.name}_{source.digest[:12]}{numbers}",
             "input_names": list(inputs),
             "output_names": list(outputs),
-            "header": source.header,
+            "header": each + source.header,
             "source": source.body,
         }
         self._more = {} if fill is None else {"init_value": fill}

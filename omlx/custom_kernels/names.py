@@ -3,4 +3,7 @@
 Knows nothing about what they do; a test compares them with the registry.
 """
 
-NAMES = ("flat_rows", "qmm_small", "gemm_small", "norm_qkv", "norm_gate_up", "qk_rope")
+NAMES = (
+    "flat_rows", "qmm_small", "gemm_small", "norm_qkv", "norm_gate_up", "qk_rope", "kv_pack",
+    "kv_unpack",
+)  # fmt: skip

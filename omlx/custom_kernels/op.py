@@ -29,7 +29,7 @@ class Case:
     """Shapes and types of one call: `rows` tokens, one a row, of `num_in` numbers.
 
     `outs` are the rows of each weight matrix, quantized where `bits` is not 0; `heads` those of
-    queries, of keys, and their size.
+    queries, of keys, and their size. With `leaves` it is so many buffers of keys or values.
     """
 
     dtype: str
@@ -41,6 +41,7 @@ class Case:
     heads: tuple[int, int, int] = (0, 0, 0)
     has_residual: bool = False
     has_norms: bool = False
+    leaves: int = 0
 
     @property
     def mx_dtype(self) -> mx.Dtype:
@@ -62,6 +63,9 @@ class Case:
     @property
     def label(self) -> str:
         """The case in words."""
+        if self.leaves:
+            shape = f"{self.leaves} leaves of {self.heads[1]} x {self.rows} x {self.heads[2]}"
+            return ", ".join([self.dtype, shape, *[f"in {self.bits} bits"] * (self.bits > 0)])
         words = [self.dtype, f"{self.rows} x {self.num_in}"]
         if self.outs:
             words.append(f"outs {'+'.join(map(str, self.outs))}")

@@ -3,14 +3,23 @@
 Knows nothing of verdicts.
 """
 
-from omlx.custom_kernels import flat_rows, gemm_small, norm_gate_up, norm_qkv, qk_rope, qmm_small
+from omlx.custom_kernels import (
+    flat_rows,
+    gemm_small,
+    kv_pack,
+    kv_unpack,
+    norm_gate_up,
+    norm_qkv,
+    qk_rope,
+    qmm_small,
+)
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.names import NAMES
 from omlx.custom_kernels.op import Op
 from omlx.custom_kernels.source import digest_of
 from omlx.errors import UsageError
 
-_MODULES = (flat_rows, qmm_small, gemm_small, norm_qkv, norm_gate_up, qk_rope)
+_MODULES = (flat_rows, qmm_small, gemm_small, norm_qkv, norm_gate_up, qk_rope, kv_pack, kv_unpack)
 
 
 def operations(names: tuple[str, ...] = ()) -> tuple[Op, ...]:

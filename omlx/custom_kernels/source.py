@@ -7,7 +7,7 @@ replaced by that file of kernels/include, once. Knows nothing of mlx.
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,20 @@ def read_source(backend: str, name: str, *, folder: Path | None = None) -> Sourc
         raise OmlxError(f"{path} has no line `// body`", hint="install omlx again")
     digest = hashlib.sha256(f"{head}\0{body}".encode()).hexdigest()
     return Source(name, head, body, digest)
+
+
+def each_of(names: Sequence[str]) -> str:
+    """For every stem of numbered names, as x0 and x1: a macro EACH_x that calls another with each
+    number; a source with any number of arrays goes through them by it."""
+    found: list[str] = []
+    for first in (name for name in names if name.endswith("0")):
+        stem = first[:-1]
+        if not stem.isalpha():
+            continue
+        num = sum(name.removeprefix(stem).isdecimal() for name in names if name.startswith(stem))
+        calls = " ".join(f"DO({idx})" for idx in range(num))
+        found.append(f"#define EACH_{stem}(DO) {calls}\n")
+    return "".join(found)
 
 
 def digest_of(source: str, files: Iterable[Path]) -> str:

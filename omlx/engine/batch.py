@@ -295,6 +295,10 @@ class Batch:
         index = batch.uids.index(row.uid)
         return [_extract(cache, index) for cache in batch.prompt_cache]
 
+    def owns_caches(self, row_id: str) -> bool:
+        """Whether a running row's layer caches have buffers of their own, not views of others."""
+        return self._rows[row_id].prefill is not None
+
     def reset(self) -> None:
         """Drop every row and start anew, after a step has raised."""
         self._generator.close()

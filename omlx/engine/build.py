@@ -206,7 +206,8 @@ def assemble_loaded(
     )
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
     warm_up_s = _warm_up(batch, served, is_awaited, cache, pacer=pacer, admission=admission)
-    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, loaded.kernels))
+    kernels = (*loaded.kernels, *(cache.kernels if cache else ()))
+    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, kernels))
     last = partial(gauge.publish, scheduler)
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars, last)
 

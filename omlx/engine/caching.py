@@ -16,9 +16,13 @@ from omlx.cache.hashing import compute_root_hash
 from omlx.cache.io import DiskTier
 from omlx.cache.lookup import Tiers
 from omlx.cache.memory import MemoryTier
+from omlx.cache.mover import Mover
 from omlx.cache.prefix import PrefixCache
 from omlx.cache.snapshots import Snapshots
 from omlx.cache.writeback import WriteBack
+from omlx.custom_kernels.backend import Backend, this_backend
+from omlx.custom_kernels.lacking import demand
+from omlx.custom_kernels.records import read_records
 from omlx.engine.config import EngineConfig
 from omlx.engine.figures import figures_of
 from omlx.engine.flights import Keeping
@@ -43,6 +47,7 @@ class EngineCache:
 
     prefix: PrefixCache
     tiers: Tiers
+    kernels: tuple[str, ...] = ()  # those that move blocks
 
     def keeping(self, config: EngineConfig, prefill_chunk: int) -> Keeping:
         """What a running prompt leaves for others."""
@@ -73,7 +78,7 @@ def build_cache(
     if not config.cache_enabled:
         return None, "off by setting"
     try:
-        codec = Codec.from_caches(caches)
+        codec, kernels = codec_of(config, caches, this_backend() if config.kernel_records else None)
     except UncacheableError as error:
         _log.warning("serving %s without a prefix cache: %s", config.model_id, error)
         return None, f"off: {error}"
@@ -86,8 +91,9 @@ def build_cache(
     for_snapshots = budget // (_SNAPSHOT_SHARE if codec.has_blocks else 1)
     if not codec.has_states:
         for_snapshots = 0
+    notes = [note, f"blocks in {layout['form']}" if "form" in layout else ""]
     if codec.has_states and not note:
-        note = f"snapshots every {config.snapshot_interval} tokens"
+        notes.append(f"snapshots every {config.snapshot_interval} tokens")
     tiers = Tiers(
         root=root,
         codec=codec,
@@ -105,7 +111,26 @@ def build_cache(
         cost=LoadCost(LoadMode(config.load)),
     )
     prefix = PrefixCache(tiers, clock=time.monotonic, snapshot_interval=config.snapshot_interval)
-    return EngineCache(prefix, tiers), note
+    return EngineCache(prefix, tiers, kernels), ", ".join(filter(None, notes))
+
+
+def codec_of(
+    config: EngineConfig, caches: Sequence[Any], backend: Backend | None
+) -> tuple[Codec, tuple[str, ...]]:
+    """The codec for such layer caches, and the kernels of a GPU that move its blocks.
+
+    UncacheableError; a kernel that is lacking is a warning, or a ModelError where it is required.
+    """
+    if backend is None:
+        return Codec.from_caches(caches, Mover(is_packed=config.pack_8bit)), ()
+    from omlx.custom_kernels.selection import Selection  # loads the tables of all operations
+
+    selection = Selection(backend, read_records(Path(config.kernel_records)))
+    codec = Codec.from_caches(caches, Mover(selection, is_packed=config.pack_8bit))
+    kernels = codec.kernels(config.block_size)
+    demand(selection.lacking, selection.device, is_required=config.require_kernels)
+    codec.warm()
+    return codec, kernels
 
 
 def _open_disk(

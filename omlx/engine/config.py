@@ -24,6 +24,7 @@ class EngineConfig:
     cache_enabled: bool = True
     cache_dir: str = ""
     block_size: int = 256
+    pack_8bit: bool = False
     snapshot_interval: int = 4096
     memory_limit: int | str = "balanced"
     allowed_bytes: int | None = None

@@ -22,6 +22,7 @@ class SlicedBatch(Protocol):
     def settle(self, row_id: str) -> None: ...
     def num_cached(self, row_id: str) -> int: ...
     def caches(self, row_id: str) -> list[Any]: ...
+    def owns_caches(self, row_id: str) -> bool: ...
 
 
 class Keeper:
@@ -88,11 +89,13 @@ class Keeper:
             caches = self._batch.caches(row.id)
         if caches is None:
             return
+        is_own = final is not None or self._batch.owns_caches(row.id)
         if stretch is not None:
-            prefix.store(chain, caches, stretch[1] - stretch[0])
+            prefix.store(chain, caches, stretch[1] - stretch[0], is_own=is_own)
         tail = prefix.missing_tail(chain, num_cached) if is_end else None
         if tail is not None:
-            prefix.store_tail(chain, caches, tail[1] - tail[0], is_held=goes_on)
+            num_tokens = tail[1] - tail[0]
+            prefix.store_tail(chain, caches, num_tokens, is_held=goes_on, is_own=is_own)
         if has_snapshot:
             prefix.states.store(chain, caches, num_cached)
 

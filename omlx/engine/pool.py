@@ -46,6 +46,7 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         cache_enabled=cache.enabled,
         cache_dir=str(resolved.cache_dir),
         block_size=cache.block_size,
+        pack_8bit=cache.pack_8bit,
         snapshot_interval=cache.snapshot_interval,
         memory_limit=s.engine.memory_limit,
         memory_bytes=None if cache.memory_size == "auto" else cache.memory_size,

@@ -91,6 +91,10 @@ class SoloBatch:
         """The row's own layer caches: don't change them."""
         return self._rows[row_id].caches
 
+    def owns_caches(self, row_id: str) -> bool:
+        """As `Batch`: always."""
+        return row_id in self._rows
+
     def reset(self) -> None:
         """Drop every row, after a step has raised."""
         self._rows.clear()

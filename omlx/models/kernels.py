@@ -20,10 +20,10 @@ import mlx.utils
 
 from omlx.custom_kernels.backend import Backend
 from omlx.custom_kernels.fused import Packed
+from omlx.custom_kernels.lacking import demand
 from omlx.custom_kernels.op import MAX_ROWS, Case, Function
 from omlx.custom_kernels.records import read_records
 from omlx.custom_kernels.selection import Selection
-from omlx.errors import ModelError
 from omlx.models.fused import (
     KERNELS,
     DecodeStep,
@@ -56,18 +56,7 @@ def serve_by_kernels(model: Any, backend: Backend, records: Path, *, is_required
     ModelError where kernels are required.
     """
     served = use_kernels(model, Selection(backend, read_records(records)))
-    if served.lacking:
-        reasons = "; ".join(f"{name}: {why}" for name, why in served.lacking.items())
-        fix = f"omlx kernel build {' '.join(served.lacking)}"
-        if is_required:
-            raise ModelError(
-                f"kernels that kernels.require asks for can't be used on {served.device}: "
-                f"{reasons}",
-                hint=f"{fix}, or kernels.require = false",
-            )
-        _log.warning(
-            "slower than it could be on %s: %s; to fix it: %s", served.device, reasons, fix
-        )
+    demand(served.lacking, served.device, is_required=is_required)
     names = ", ".join(f"{name} in {num}" for name, num in served.used.items())
     _log.info("kernels on %s: %s", served.device, names or "none; plain mlx serves the model")
     return served

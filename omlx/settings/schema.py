@@ -55,6 +55,15 @@ class Cache:
         Option("Folder of the disk tier. None means cache/ in OMLX_HOME.", flag="--cache-dir"),
     ] = None
     block_size: Annotated[int, Option("Tokens in a block.", low=16, high=4096)] = 256
+    pack_8bit: Annotated[
+        bool,
+        Option(
+            "Keep keys and values of blocks in 8 bits: about half the memory and disk, but lossy, "
+            "so that an answer after a hit may differ from one without. Blocks of both kinds never "
+            "mix.",
+            flag="--cache-pack-8bit",
+        ),
+    ] = False
     isolate: Annotated[
         str,
         Option(

@@ -44,6 +44,12 @@ class RootSurvey:
         """The model's id, where the root says it."""
         return _model(self.description)
 
+    @property
+    def form(self) -> str | None:
+        """In which form blocks hold numbers, where that is not as they are."""
+        form = as_object(self.description.get("layout")).get("form")
+        return form if isinstance(form, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Strays:

@@ -42,14 +42,14 @@ OWNERS = {
             "omlx.models.agreement", "omlx.models.measure", "omlx.models.questions",
             "omlx.models.quantize", "omlx.models.tinykinds", "omlx.models.fused",
             "omlx.models.kernels", "omlx.cache.codec",
-            "omlx.cache.landing",
+            "omlx.cache.cutting", "omlx.cache.landing", "omlx.cache.mover",
             "omlx.engine.batch", "omlx.engine.prefill", "omlx.engine.sampling",
             "omlx.engine.memory", "omlx.engine.engine", "omlx.engine.solo",
             "omlx.engine.readrate",
             "omlx.engine.shaping"),
     "mlx_lm": ("omlx.models.load", "omlx.models.arch", "omlx.models.agreement",
                "omlx.models.questions", "omlx.models.quantize", "omlx.models.fused",
-               "omlx.cache.codec", "omlx.engine.batch",
+               "omlx.cache.codec", "omlx.cache.cutting", "omlx.engine.batch",
                "omlx.engine.prefill", "omlx.engine.sampling"),
 }  # fmt: skip
 STDLIB_ONLY_PACKAGES = ("settings", "client", "errors", "units", "stats", "log")

@@ -171,6 +171,9 @@ class FakeBatch:
     def caches(self, row_id: str) -> list[Any]:
         return state.caches(self._rows[row_id].tokens)
 
+    def owns_caches(self, row_id: str) -> bool:
+        return not self._rows[row_id].is_decoding
+
     def close(self) -> None:
         self.on_close()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from omlx.custom_kernels import kv_format
 from omlx.custom_kernels.backend import Backend, Device, Launch
 from omlx.custom_kernels.launch import Grid, Run
 from omlx.custom_kernels.names import NAMES
@@ -74,12 +75,37 @@ def _qk_rope(inputs: Arrays, template: Template) -> Arrays:
     return [turned(parts[0], wq), turned(parts[1], wk), parts[2]]
 
 
+def _kv_pack(inputs: Arrays, template: Template) -> Arrays:
+    *buffers, place = inputs
+    begin, count, heads, room = place.tolist()
+    assert all(one.shape == (1, heads, room, template["WIDTH"]) for one in buffers)
+    return [kv_format.gather(buffers, begin, begin + count, is_packed=template["PACKED"])]
+
+
+def _kv_unpack(inputs: Arrays, template: Template) -> Arrays:
+    *arrays, place = inputs
+    (first, leaves, heads, room), *entries = place.tolist()
+    pieces = [
+        kv_format.Piece(array[first : first + leaves], begin, begin + size)
+        for array, (_, begin, size, stored) in zip(arrays, entries, strict=False)
+        if stored
+    ]
+    spare = room - sum(piece.size for piece in pieces)
+    assert arrays[0].shape[1] == heads
+    assert entries[len(pieces) :] == ([[room - spare, 0, spare, 0]] if spare else [])
+    return kv_format.scatter(
+        pieces, spare, dtype=template["T"], is_packed=template["PACKED"]
+    )  # fmt: skip
+
+
 _KERNELS: dict[str, Callable[[Arrays, Template], Arrays]] = {
     "qmm_small": _qmm_small,
     "gemm_small": _gemm_small,
     "norm_qkv": _norm_qkv,
     "norm_gate_up": _norm_gate_up,
     "qk_rope": _qk_rope,
+    "kv_pack": _kv_pack,
+    "kv_unpack": _kv_unpack,
 }
 
 
@@ -127,7 +153,9 @@ class _FakeLaunch:
         dtypes: Sequence[mx.Dtype],
     ) -> Run:
         """What computes, and is as wrong as the backend says."""
-        assert len(shapes) == self.num_outputs and template["T"] == dtypes[0]
+        is_packed = self.name == "kv_pack" and template["PACKED"]
+        assert len(shapes) == self.num_outputs
+        assert dtypes[0] == (mx.uint8 if is_packed else template["T"])
         assert grid.blocks > 0 and 0 < grid.threads <= 1024
         return lambda inputs: self._run(inputs, template, shapes, dtypes)
 

@@ -29,9 +29,12 @@ class Array:
 
     @classmethod
     def of(cls, values: np.ndarray[Any, Any], kind: str) -> "Array":
-        """`values` rounded to bfloat, half, float, int or uint."""
+        """`values` rounded to bfloat, half, float, int, uint or uchar."""
         if kind != "bfloat":
-            types = {"half": np.float16, "float": np.float32, "int": np.int32, "uint": np.uint32}
+            types = {
+                "half": np.float16, "float": np.float32, "int": np.int32, "uint": np.uint32,
+                "uchar": np.uint8,
+            }  # fmt: skip
             return cls(np.ascontiguousarray(values, types[kind]), kind)
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         rounded = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
@@ -49,7 +52,8 @@ class Array:
 class Call:
     """A kernel, its template, its inputs by name, its outputs' shapes, and its launch.
 
-    `grid` is blocks along x, blocks along y, threads of a block.
+    `grid` is blocks along x, blocks along y, threads of a block; `out_kind` is the outputs' type
+    where it is not that of the template.
     """
 
     kernel: str
@@ -57,11 +61,12 @@ class Call:
     inputs: tuple[tuple[str, Array], ...]
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
     grid: tuple[int, int, int]
+    out_kind: str = ""
 
     @property
     def kind(self) -> str:
-        """The type of activations and outputs."""
-        return str(dict(self.template)["T"])
+        """The type of the outputs."""
+        return self.out_kind or str(dict(self.template)["T"])
 
     @property
     def instance(self) -> Instance:

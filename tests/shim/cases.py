@@ -6,6 +6,7 @@ of compilers.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.shim.calls import Array, Call
 Numbers = np.ndarray[Any, Any]
 EPS = 1e-5
 # What rounding changes at most, relative to the number.
-_ROUNDING = {"bfloat": 2.0**-8, "half": 2.0**-11}
+_ROUNDING = {"bfloat": 2.0**-8, "half": 2.0**-11, "uchar": 2.0**-20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,81 @@ def qk_rope(kind: str, rows: int, heads: tuple[int, int, int], *, has_norms: boo
     return Case(label, Call("qk_rope", template, inputs, outputs, grid), (*turned, v), 2.0)
 
 
+def _bytes_of(numbers: Numbers) -> Numbers:
+    """Rows of numbers in 8 bits: signed bytes, then a float32 for each 32 of them."""
+    groups = numbers.astype(np.float32).reshape(*numbers.shape[:-1], -1, 32)
+    scales = np.abs(groups).max(-1) / np.float32(127)
+    whole = np.rint(groups / scales[..., None]).astype(np.int8).reshape(numbers.shape)
+    return np.concatenate([whole.view(np.uint8), scales.view(np.uint8)], -1)
+
+
+def _numbers_of(packed: Numbers) -> Numbers:
+    width = packed.shape[-1] * 8 // 9
+    scales = np.ascontiguousarray(packed[..., width:]).view(np.float32).astype(np.float64)
+    whole = np.ascontiguousarray(packed[..., :width]).view(np.int8)
+    return whole * np.repeat(scales, 32, -1)
+
+
+def kv_pack(kind: str, leaves: int, shape: tuple[int, int, int], *, is_packed: bool) -> Case:
+    """A block of `count` tokens out of buffers; `shape` is heads, count, width."""
+    heads, count, width = shape
+    rng = np.random.default_rng([leaves, *shape])
+    room, begin = count + 9, 5
+    buffers = [Array.of(rng.normal(size=(1, heads, room, width)), kind) for _ in range(leaves)]
+    exact = np.stack([one.exact[0, :, begin : begin + count] for one in buffers])
+    inputs = tuple((f"x{idx}", one) for idx, one in enumerate(buffers))
+    place = Array.of(np.array([begin, count, heads, room]), "int")
+    if is_packed:
+        exact = _bytes_of(exact).astype(np.float64)
+    threads = heads * count * (32 if is_packed else width // 8)
+    return Case(
+        _label("kv_pack", kind, leaves, *shape, *(["packed"] * is_packed)),
+        Call(
+            "kv_pack",
+            _template(kind, WIDTH=width, PACKED=is_packed),
+            (*inputs, ("place", place)),
+            (("y", exact.shape),),
+            (_blocks(threads, 64), leaves, 64),
+            "uchar" if is_packed else "",
+        ),
+        (exact,),
+        0.01,
+    )
+
+
+def kv_unpack(kind: str, leaves: int, shape: tuple[int, int, int], *, is_packed: bool) -> Case:
+    """Buffers of all but the first leaf, of three pieces and some room; `shape` is heads, tokens
+    that are stored, width."""
+    heads, stored, width = shape
+    rng = np.random.default_rng([leaves, *shape, 1])
+    spans, spare = [(3, stored), (0, stored), (0, stored - 2)], 4
+    numbers = [Array.of(rng.normal(size=(leaves, *shape)), kind) for _ in spans]
+    arrays, exact = numbers, [one.exact for one in numbers]
+    if is_packed:
+        arrays = [Array(_bytes_of(one), "uchar") for one in exact]
+        exact = [_numbers_of(one.data) for one in arrays]
+    wanted = [one[1:, :, a:b] for one, (a, b) in zip(exact, spans, strict=True)]
+    whole = np.concatenate([*wanted, np.zeros((leaves - 1, heads, spare, width))], 2)
+    sizes = [*(b - a for a, b in spans), spare]
+    begins = np.cumsum([0, *sizes])
+    rows = zip(begins, [3, 0, 0, 0], sizes, [stored] * 3 + [0], strict=False)
+    place = np.array([(1, leaves - 1, heads, whole.shape[2]), *rows])
+    threads = (leaves - 1) * heads * max(sizes) * (width // 8)
+    inputs = tuple((f"x{idx}", one) for idx, one in enumerate(arrays))
+    return Case(
+        _label("kv_unpack", kind, leaves, *shape, *(["packed"] * is_packed)),
+        Call(
+            "kv_unpack",
+            _template(kind, WIDTH=width, PACKED=is_packed),
+            (*inputs, ("place", Array.of(place, "int"))),
+            tuple((f"y{idx}", (1, *whole.shape[1:])) for idx in range(leaves - 1)),
+            (_blocks(threads, 64), len(sizes), 64),
+        ),
+        tuple(one[None] for one in whole),
+        0.05,
+    )
+
+
 def _headwise(part: Numbers, weight: Numbers) -> Numbers:
     return part / np.sqrt(np.mean(part**2, -1, keepdims=True) + EPS) * weight
 
@@ -242,4 +318,8 @@ def rows_and_packings() -> list[Case]:
         for num, heads in ((3, (4, 2, 64)), (9, (2, 1, 128)))
     ]
     cases.append(qk_rope("bfloat", 1, (1, 1, 256), has_norms=True))
+    moves: tuple[Callable[..., Case], ...] = (kv_pack, kv_unpack)
+    for move, kind, is_packed in product(moves, ("bfloat", "half"), (False, True)):
+        cases.append(move(kind, 3, (2, 9, 96), is_packed=is_packed))
+    cases += [move("half", 2, (1, 5, 24), is_packed=False) for move in moves]
     return cases

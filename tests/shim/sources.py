@@ -2,8 +2,8 @@
 
 A kernel's file has a header and, after the line `// body`, a body, for which mlx writes the
 signature: inputs by name (of fewer than 8 numbers in the constant space), `x_shape` and `x_ndim`
-where the body names them, outputs, attributes that the body names, and template parameters. Knows
-nothing of what kernels compute.
+where the body names them, outputs, attributes that the body names, and template parameters. omlx
+itself puts macros for numbered arrays before it. Knows nothing of what kernels compute.
 """
 
 import hashlib
@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlx.custom_kernels.source import each_of
+
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
 NAMES = tuple(sorted(path.stem for path in (KERNELS / "metal").glob("*.metal")))
 MOST_CONSTANT = 7
 _INCLUDE = re.compile(r'#include "([\w.]+)"')
+_MACRO = re.compile(r"^#define (\w+)", re.M)
 _VARIABLE = re.compile(r"^(\s*)threadgroup ([^=;()]+?) (\w+)((?:\[[^\]]+\])*);", re.M)
 _ATTRIBUTES = {
     "thread_index_in_simdgroup": ("uint", "at->index % 32"),
@@ -113,6 +116,11 @@ def extras(instance: Instance, body: str) -> Iterable[tuple[str, str, str]]:
                 yield each.name, suffix, kind
 
 
+def _each(instance: Instance) -> str:
+    """The macros that omlx puts before a source with numbered arrays."""
+    return each_of([each.name for each in (*instance.inputs, *instance.outputs)])
+
+
 def _function(files: Files, instance: Instance) -> tuple[str, list[str], list[str]]:
     """The kernel as a function, and the types and the values of its parameters."""
     body = files.body(instance.kernel)
@@ -145,11 +153,12 @@ def program(wanted: Iterable[tuple[Files, Instance]]) -> str:
     spaces: dict[str, str] = {}
     for files, instance in wanted:
         function, _, values = _function(files, instance)
-        text = f"{files.header(instance.kernel)}\n{function}"
+        text = f"{_each(instance)}{files.header(instance.kernel)}\n{function}"
         if text not in spaces:
             # By its digest, since functions of one name are one function in all programs.
             spaces[text] = f"text_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             out.append(f"namespace {spaces[text]} {{\n{text}}}")
+            out += [f"#undef {name}" for name in dict.fromkeys(_MACRO.findall(text))]
         constants = ", ".join(
             str(value).lower() if isinstance(value, bool) else str(value)
             for _, value in instance.template

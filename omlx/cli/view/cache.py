@@ -130,6 +130,8 @@ def _rows(model: ModelReport, now: float) -> Iterator[tuple[str, str]]:
     other = model.total("num_other")
     if other:
         yield "other version", count(other, "file")
+    if forms := [(r.root16, r.form) for r in model.roots if r.form]:
+        yield "form", ", ".join(f"{root16} {harmless(form)}" for root16, form in forms)
     if len(model.roots) > 1:
         yield "roots", ", ".join(f"{r.root16} {count(r.num_blocks, 'block')}" for r in model.roots)
 
@@ -184,7 +186,12 @@ def _model_json(model: ModelReport) -> dict[str, object]:
             "bad": dict(model.bad),
             "other_version": model.total("num_other"),
             "roots": [
-                {"root": r.root16, "blocks": r.num_blocks, "bytes": r.num_bytes}
+                {
+                    "root": r.root16,
+                    "blocks": r.num_blocks,
+                    "bytes": r.num_bytes,
+                    "form": r.form,
+                }
                 for r in model.roots
             ],
         },

@@ -100,6 +100,19 @@ def test_inspect_json_without_a_server(cli: Cli, store: Path) -> None:
     assert report["servers"] == []
 
 
+def test_lossy_blocks_are_labelled(cli: Cli, store: Path) -> None:
+    root16 = ROOT.hex()[:16]
+    described = store / "blocks" / root16 / "root.json"
+    content = json.loads(described.read_text())
+    content["layout"] = {**content.get("layout", {}), "form": "8 bits, lossy"}
+    described.write_text(json.dumps(content))
+    lines = [" ".join(line.split()) for line in cli("cache", "inspect").out.splitlines()]
+    assert f"form {root16} 8 bits, lossy" in lines
+    report = json.loads(cli("cache", "inspect", "--json").out)
+    forms = {root["root"]: root["form"] for root in report["models"][0]["disk"]["roots"]}
+    assert forms == {root16: "8 bits, lossy", OTHER_ROOT.hex()[:16]: None}
+
+
 def test_inspect_beside_a_server(cli: Cli, store: Path, server: JsonServer) -> None:
     outcome = cli("cache", "inspect")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]

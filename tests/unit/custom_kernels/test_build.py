@@ -23,7 +23,11 @@ SOURCED = [name for name in NAMES if name != "flat_rows"]
 def small(name: str, num: int = 6) -> Op:
     """An operation with a few of its small cases, of both types where it has them."""
     op = operation(name)
-    cases = [case for case in op.cases if case.num_weights <= SMALL and case.rows < 9]
+    cases = [
+        case
+        for case in op.cases
+        if case.num_weights <= SMALL and (case.rows < 9 or 0 < case.leaves * case.rows < 600)
+    ]
     step = max(1, len(cases) // num)
     chosen = tuple(cases[::step])
     return replace(
@@ -46,7 +50,9 @@ def test_a_right_kernel_passes_all_its_cases(name: str, backend: str) -> None:
     op = small(name, 8)
     found = verify(op, FakeBackend(Device(backend, "G9", "0.32.4")))
     assert (found.reason, found.num_cases) == ("", len(op.cases))
-    assert all(0 < found.errors[dtype] < op.tolerances[dtype] for dtype in found.errors)
+    for kind, error in found.errors.items():
+        limit = op.tolerances[kind]
+        assert error == 0 if limit == 0 else 0 < error < limit
 
 
 def test_rows_of_a_batch_in_one_product_are_right() -> None:

@@ -17,7 +17,10 @@ from tests.shim.calls import KernelError, Library, race
 from tests.shim.cases import Case
 from tests.shim.sources import Files
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac runs them itself")
+pytestmark = [
+    pytest.mark.shim,
+    pytest.mark.skipif(sys.platform != "linux", reason="a Mac runs them itself"),
+]
 FILES = Files.read()
 CASES = cases.rows_and_packings()
 PACKING = ("bfloat", 4, 64)
@@ -57,12 +60,24 @@ WRONG = (
     ("metal/norm_gate_up.metal", "HALF + i % HALF", "i % HALF", "gate few"),
     ("metal/qk_rope.metal", "(size_t(row) * HK + head - HQ) * D", "(head - HQ) * D", "rope"),
     ("metal/qk_rope.metal", "to[i + HALF] = from[i + HALF];", "to[i + HALF] = from[i];", "rope"),
+    ("metal/kv_pack.metal", "x##n;", "x0;", "pack"),
+    ("metal/kv_pack.metal", "(row / count) * room", "(row / count) * count", "pack"),
+    ("metal/kv_pack.metal", "begin + row % count", "row % count", "pack 8"),
+    ("metal/kv_pack.metal", "(bytes + WIDTH))[group]", "(bytes + WIDTH))[0]", "pack 8"),
+    ("metal/kv_unpack.metal", "x##n;", "x0;", "unpack"),
+    ("metal/kv_unpack.metal", "y##n;", "y0;", "unpack"),
+    ("metal/kv_unpack.metal", "if (leaf >= leaves) return;", "", "unpack"),
+    ("metal/kv_unpack.metal", "start + token", "token", "unpack 8"),
+    ("metal/kv_unpack.metal", "* stored + begin", "* size + begin", "unpack"),
+    ("metal/kv_unpack.metal", "[part / 4]", "[part / 8]", "unpack 8"),
+    ("metal/kv_unpack.metal", "[4 * part + pair]", "[4 * part]", "unpack 8"),
 )  # fmt: skip
 # Reads or writes beyond an array that need not change a result.
 BEYOND = (
     ("include/numbers.h", "idx, place.weights.num_out - 1", "idx, 1 << 20", "few"),
     ("include/tiles.h", "min(column, num_in - 128 / BITS)", "column", "last"),
     ("metal/qmm_small.metal", "if (out >= num_out) continue;", "", "few"),
+    ("metal/kv_pack.metal", "if (row >= heads * count) return;", "", "pack"),
 )  # fmt: skip
 SMALL = {
     "few": cases.qmm_small(PACKING, 3, 18),
@@ -77,9 +92,13 @@ SMALL = {
     "gate few": cases.norm_gate_up(PACKING, 2, 10),
     "gate many": cases.norm_gate_up(PACKING, 9, 10),
     "rope": cases.qk_rope("bfloat", 3, (2, 1, 128), has_norms=True),
+    "pack": cases.kv_pack("bfloat", 2, (2, 5, 64), is_packed=False),
+    "pack 8": cases.kv_pack("bfloat", 2, (2, 5, 64), is_packed=True),
+    "unpack": cases.kv_unpack("bfloat", 3, (2, 5, 64), is_packed=False),
+    "unpack 8": cases.kv_unpack("half", 3, (2, 5, 64), is_packed=True),
 }
 WATCHED = ("few", "many", "wide", "gemm", "gemm many", "qkv", "qkv many", "gate few", "gate many",
-           "rope")  # fmt: skip
+           "rope", "pack", "pack 8", "unpack", "unpack 8")  # fmt: skip
 # Under which cases a removed barrier of a file must be noticed, by one of them.
 USERS = {"include/lanes.h": ("few",), "include/tiles.h": ("wide", "gate many")}
 

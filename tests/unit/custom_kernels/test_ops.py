@@ -22,6 +22,7 @@ from omlx.errors import OmlxError, UsageError
 from tests.fakes.kernels import FakeBackend
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
+MANY_ROWS = ("flat_rows", "kv_pack", "kv_unpack")  # not for one token a row
 BUCKETS = [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32), (64, 32)]
 
 
@@ -82,7 +83,7 @@ def test_tables_hold_what_the_operation_takes(name: str) -> None:
     assert len({*classes}) == len(classes), "each shape class is timed once"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "flat_rows"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in MANY_ROWS])
 def test_every_number_of_rows_has_a_class_that_is_timed(name: str) -> None:
     op = operation(name)
     for rows in range(1, 17):
@@ -109,6 +110,11 @@ def test_rows_share_a_class_with_those_that_stand_for_them(rows: int, timed: int
         ("norm_qkv", Case("bfloat16", 1, 640, (64, 32, 32), 4, 64)),
         ("norm_gate_up", Case("bfloat16", 1, 640, (64, 72), 4, 64)),
         ("qk_rope", Case("bfloat16", 1, heads=(4, 2, 80))),
+        ("kv_pack", Case("float32", 256, leaves=2, heads=(0, 2, 64))),
+        ("kv_pack", Case("bfloat16", 16, leaves=2, heads=(0, 2, 64))),
+        ("kv_pack", Case("bfloat16", 256, leaves=2, heads=(0, 2, 60))),
+        ("kv_unpack", Case("bfloat16", 256, bits=8, leaves=2, heads=(0, 2, 72))),
+        ("kv_unpack", Case("bfloat16", 256, bits=4, leaves=2, heads=(0, 2, 64))),
     ],
 )
 def test_what_a_kernel_cannot_is_not_taken(name: str, case: Case) -> None:

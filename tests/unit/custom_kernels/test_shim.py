@@ -64,7 +64,10 @@ const half2 pair = as_type<half2>(uint(0xC0003C00));
 *(device float4*)y = v.wzyx + float(pair.x) * v.xxyy + float(pair.y);
 """,
 }
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a Mac runs them itself")
+pytestmark = [
+    pytest.mark.shim,
+    pytest.mark.skipif(sys.platform != "linux", reason="a Mac runs them itself"),
+]
 FILES = Files({f"metal/{name}.metal": f"{HEAD}// body\n{text}" for name, text in PROBES.items()})
 NUMBERS = np.random.default_rng(1).normal(size=64)
 TIES = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-11, 1 + 3 * 2.0**-11, np.inf, -0.0,

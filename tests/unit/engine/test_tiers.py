@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from omlx.engine.memory import QueueLimit
@@ -109,3 +110,23 @@ def test_the_room_for_writes_follows_the_free_memory_and_is_looked_at_seldom() -
 
 def test_the_real_free_memory_leaves_room() -> None:
     assert QueueLimit(Clock())() > 1 << 20
+
+
+def test_lossy_blocks_are_found_again_by_who_asks_for_them(
+    engine_of: Callable[..., Harness],
+) -> None:
+    """Each form has blocks of its own: an engine never finds those of the other."""
+    lossy = engine_of("llama", pack_8bit=True, write_delay_s=0.0)
+    cold = lossy.ask(prompt(LENGTH), 3)
+    assert "blocks in 8 bits, lossy" in lossy.engine.snapshot().cache_note
+    warm = lossy.ask(prompt(LENGTH), 3)
+    lossy.restart()
+    again = lossy.ask(prompt(LENGTH), 3)
+    assert (warm.cached, again.cached) == (LENGTH - 1, LENGTH - 1)
+    lossy.stop()
+    for found in (warm, again):
+        off = np.abs(found.logits[0] - cold.logits[0]).max()
+        assert 0 < off < 0.1 * np.abs(cold.logits[0]).max()
+    exact = engine_of("llama", write_delay_s=0.0)
+    assert exact.ask(prompt(LENGTH), 3).cached == 0
+    assert exact.ask(prompt(LENGTH), 3).cached == LENGTH - 1
