@@ -28,7 +28,8 @@ class Chain:
     after `head` tokens is of use to other sequences, and the last one within the first `stable`
     tokens to a later prompt of the same conversation. `tail` is the short block that it ends with,
     where one is stored, and `held` one that it does not want to be written yet.
-    Only chains of one `salt` share blocks.
+    Only chains of one `salt` share blocks. `is_own` says that the layer caches that it is stored
+    from next have buffers of their own, not views of others'.
     """
 
     tokens: TokenArray
@@ -40,3 +41,4 @@ class Chain:
     stable: int = 0
     policy: StorePolicy = StorePolicy.ALL
     salt: str = ""
+    is_own: bool = False

@@ -12,11 +12,12 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 from omlx.cache.cutting import Cut, Stretch
 from omlx.cache.landing import MX_DTYPES, Landing, as_bytes, views_are_zero_copy
 from omlx.cache.leaves import Leaf, Path, Payload, StateLeaf, group
-from omlx.cache.mover import Mover
+from omlx.cache.mover import Form, Mover
 from omlx.custom_kernels.kv_format import Piece
 from omlx.storage.record import SectionSpec
 
 _DTYPES = {dtype: name for name, dtype in MX_DTYPES.items() if name != "U8"}
+Kind = tuple[int, int, str, int]
 LOSSY_FORM = "8 bits, lossy"
 _mx: Any = mx  # for calls that its stubs leave untyped, and so below
 _Rotating: Any = RotatingKVCache
@@ -75,37 +76,18 @@ class Codec:
     def layout(self) -> dict[str, str]:
         """What the bytes of a block mean, as text: part of the root hash and of root.json."""
         groups: list[str] = []
-        for name, ((heads, width, dtype, window), members) in zip(
-            self._names, self._groups, strict=True
-        ):
-            count = f"min({window},count)" if window else "count"
-            held, size = self._mover.form(width, dtype)
-            note = "" if held == dtype else f" ({dtype} in 8 bits)"
-            users = ",".join(_dotted(self.leaves[i].path) + self.leaves[i].name for i in members)
-            groups.append(f"{name}={held}[{len(members)},{heads},{count},{size}]{note}:{users}")
+        for name, (kind, members) in zip(self._names, self._groups, strict=True):
+            groups.append(_group_text(name, kind, [self.leaves[i] for i in members], self._mover))
         for g, ((shape, dtype), members) in enumerate(self._state_groups):
             states = [self.states[i] for i in members]
-            users = ",".join(f"{_dotted(s.path)}s{s.slot}of{s.num_slots}" for s in states)
-            dims = ",".join(map(str, (len(members), *shape)))
-            groups.append(f"state.{g}={dtype}[{dims}]:{users}")
-        is_lossy = any(self._mover.packs(width) for (_, width, _, _), _ in self._groups)
-        form = {"form": LOSSY_FORM} if is_lossy else {}
-        return {"sections": ";".join(groups), **form}
+            groups.append(f"state.{g}={dtype}[{_state_text(shape, states)}")
+        is_lossy = any(self._mover.packs(width) for _, _, width, _, _ in self.forms)
+        return {"sections": ";".join(groups), **({"form": LOSSY_FORM} if is_lossy else {})}
 
-    def kernels(self, count: int) -> tuple[str, ...]:
-        """The names of the kernels that move blocks of `count` tokens; remembers what is lacking
-        (mutates the mover's selection)."""
-        found: dict[str, None] = {}
-        for (heads, width, dtype, window), members in self._groups:
-            names = ("kv_unpack",) if window else ("kv_pack", "kv_unpack")
-            shape = (len(members), heads, width)
-            found |= dict.fromkeys(n for n in names if self._mover.uses(n, count, shape, dtype))
-        return tuple(found)
-
-    def warm(self) -> None:
-        """Have the kernels compiled that move blocks, so that no request waits for it."""
-        for (heads, width, dtype, _), members in self._groups:
-            self._mover.warm((len(members), heads, width), dtype)
+    @property
+    def forms(self) -> list[Form]:
+        """Leaves, heads, width, dtype and window (0 for none) of each group."""
+        return [(len(members), *kind) for kind, members in self._groups]
 
     def specs(self, count: int) -> list[SectionSpec]:
         """The sections of a block of `count` tokens, in the order of Payload.arrays."""
@@ -209,17 +191,9 @@ class Codec:
             leaf = self.leaves[i]
             built[leaf.path] = _cache_of(leaf, arrays.pop(i), arrays.pop(i + 1), total)
         if states is not None:
-            built |= self._restore_states(states)
+            groups = [[self.states[i] for i in members] for _, members in self._state_groups]
+            built |= _recurrent(states, groups)
         return _nested(built)
-
-    def _restore_states(self, payload: Payload) -> dict[Path, Any]:
-        slots: dict[Path, list[mx.array | None]] = {}
-        for array, (_, members) in zip(payload.arrays, self._state_groups, strict=True):
-            for position, i in enumerate(members):
-                state = self.states[i]
-                row = slots.setdefault(state.path, [None] * state.num_slots)
-                row[state.slot] = array[position : position + 1]
-        return {path: _Arrays.from_state((row, None, None)) for path, row in slots.items()}
 
     def read_views(self, payload: Payload) -> list[memoryview]:
         """The bytes of a payload, zero-copy where the device shares memory with the CPU; elsewhere
@@ -255,6 +229,30 @@ class Codec:
             return new
         pairs = zip(old.arrays, new.arrays, strict=True)
         return Payload(old.count, tuple(a if a is not None else b for a, b in pairs))
+
+
+def _group_text(name: str, kind: Kind, leaves: Sequence[Leaf], mover: Mover) -> str:
+    heads, width, dtype, window = kind
+    count = f"min({window},count)" if window else "count"
+    held, size = mover.form(width, dtype)
+    note = "" if held == dtype else f" ({dtype} in 8 bits)"
+    users = ",".join(_dotted(leaf.path) + leaf.name for leaf in leaves)
+    return f"{name}={held}[{len(leaves)},{heads},{count},{size}]{note}:{users}"
+
+
+def _state_text(shape: Sequence[int], states: Sequence[StateLeaf]) -> str:
+    users = ",".join(f"{_dotted(s.path)}s{s.slot}of{s.num_slots}" for s in states)
+    return f"{','.join(map(str, (len(states), *shape)))}]:{users}"
+
+
+def _recurrent(payload: Payload, groups: Sequence[Sequence[StateLeaf]]) -> dict[Path, Any]:
+    """The caches of recurrent layers out of a snapshot, by path."""
+    slots: dict[Path, list[mx.array | None]] = {}
+    for array, states in zip(payload.arrays, groups, strict=True):
+        for position, state in enumerate(states):
+            row = slots.setdefault(state.path, [None] * state.num_slots)
+            row[state.slot] = array[position : position + 1]
+    return {path: _Arrays.from_state((row, None, None)) for path, row in slots.items()}
 
 
 def _used(

@@ -17,6 +17,7 @@ from omlx.custom_kernels.op import MAX_ROWS, Case, Function
 if TYPE_CHECKING:  # it loads the tables of all operations
     from omlx.custom_kernels.selection import Selection
 
+Form = tuple[int, int, int, str, int]  # leaves, heads, width, dtype, window
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _BITS = 8
 _COUNT = MAX_ROWS + 1  # the fewest tokens that kernels move
@@ -65,21 +66,36 @@ class Mover:
         bits = _BITS if is_packed else 0
         return list(function([piece.array for piece in pieces], spans, room, like, bits))
 
-    def warm(self, shape: tuple[int, int, int], dtype: str) -> None:
-        """Have the kernels compiled that move such leaves, heads and width; none is no work."""
-        leaves, heads, width = shape
-        if not any(self.uses(name, _COUNT, shape, dtype) for name in ("kv_pack", "kv_unpack")):
-            return
-        buffer = mx.zeros((1, heads, _COUNT, width), MX_DTYPES[dtype])
-        block = self.gather([buffer] * leaves, 0, _COUNT, dtype=dtype)
-        if block is None:
-            block = self.packed(mx.stack([buffer[0]] * leaves))
-        for num in (1, _COUNT):  # few pieces and many are compiled each
-            mx.eval(self.scatter([Piece(block, 0, _COUNT)] * num, 0, shape, dtype))
+    def kernels(self, forms: Sequence[Form], count: int) -> tuple[str, ...]:
+        """The names of the kernels that move `count` tokens of such groups of leaves; remembers
+        what is lacking (mutates the selection). Rings are put in order by plain mlx."""
+        return tuple(
+            name
+            for name in ("kv_pack", "kv_unpack")
+            if any(
+                [
+                    self._function(name, count, (leaves, heads, width), dtype) is not None
+                    for leaves, heads, width, dtype, window in forms
+                    if name == "kv_unpack" or not window
+                ]
+            )
+        )
 
-    def uses(self, name: str, count: int, shape: tuple[int, int, int], dtype: str) -> bool:
-        """Whether a kernel moves `count` tokens of leaves, heads and width of such a `shape`."""
-        return self._function(name, count, shape, dtype) is not None
+    def warm(self, forms: Sequence[Form]) -> None:
+        """Have the kernels compiled that move such groups, so that no request waits for it."""
+        for form in forms:
+            if names := self.kernels([form], _COUNT):
+                self._warm(form, is_gathered="kv_pack" in names)
+
+    def _warm(self, form: Form, *, is_gathered: bool) -> None:
+        leaves, heads, width, dtype, _ = form
+        buffer = mx.zeros((1, heads, _COUNT, width), MX_DTYPES[dtype])
+        block = self.packed(mx.stack([buffer[0]] * leaves))
+        if is_gathered:
+            block = self.gather([buffer] * leaves, 0, _COUNT, dtype=dtype)
+        for num in (1, _COUNT):  # few pieces and many are compiled each
+            pieces = [Piece(block, 0, _COUNT)] * num
+            mx.eval(self.scatter(pieces, 0, (leaves, heads, width), dtype))
 
     def _function(
         self, name: str, count: int, shape: tuple[int, int, int], dtype: str

@@ -89,14 +89,12 @@ class PrefixCache:
             chain.tokens[index * size : (index + 1) * size],
         )
 
-    def store(
-        self, chain: Chain, caches: Sequence[Any], num_tokens: int, *, is_own: bool = False
-    ) -> None:
+    def store(self, chain: Chain, caches: Sequence[Any], num_tokens: int) -> None:
         """Keep the next full blocks of a row, `num_tokens` in all, a multiple of the block size;
-        `caches` are its layer caches, in buffers of their own if `is_own`. Mutates `chain`."""
-        size = self.block_size
-        counts, codec = [size] * (num_tokens // size), self._tiers.codec
-        for payload in codec.pack(caches, len(chain.names) * size, counts, is_own=is_own):
+        `caches` are its layer caches. Mutates `chain`."""
+        size, codec = self.block_size, self._tiers.codec
+        counts, start = [size] * (num_tokens // size), len(chain.names) * self.block_size
+        for payload in codec.pack(caches, start, counts, is_own=chain.is_own):
             start = len(chain.names) * size
             parent = self._parent(chain)
             name = self._next_name(chain)
@@ -125,16 +123,9 @@ class PrefixCache:
         return start, num_cached
 
     def store_tail(
-        self,
-        chain: Chain,
-        caches: Sequence[Any],
-        num_tokens: int,
-        *,
-        is_held: bool = False,
-        is_own: bool = False,
+        self, chain: Chain, caches: Sequence[Any], num_tokens: int, *, is_held: bool = False
     ) -> None:
-        """Keep the short last block of a row, `num_tokens` long; `caches` are its layer caches,
-        in buffers of their own if `is_own`.
+        """Keep the short last block of a row, `num_tokens` long; `caches` are its layer caches.
 
         One that is held is found, but not written before `release`. Mutates `chain`.
         """
@@ -144,8 +135,7 @@ class PrefixCache:
         name = compute_block_hash(self._tiers.root, parent, tokens)
         key = BlockKey(parent, name, num_tokens)
         if self._memory.get(name) is None:
-            codec = self._tiers.codec
-            for payload in codec.pack(caches, start, [num_tokens], is_own=is_own):
+            for payload in self._tiers.codec.pack(caches, start, [num_tokens], is_own=chain.is_own):
                 self._keep(chain, Entry(key, tokens.copy(), payload), is_held=is_held)
                 chain.tail = key
                 chain.held = key if is_held else None

@@ -143,8 +143,7 @@ class Batch:
         """Add a row; it prefills after those that came before."""
         cut = pieces(row, self._prefill_chunk)
         prefill = Prefill(self._model, row.prefix, cut, row.caches, is_ahead=self._is_ahead)
-        total = sum(len(s) for s in row.segments)
-        self._rows[row.row_id] = _Row(row, total, prefill)
+        self._rows[row.row_id] = _Row(row, sum(len(s) for s in row.segments), prefill)
 
     def remove(self, row_id: str) -> None:
         """Take a row out at once; unknown rows pass."""
@@ -262,10 +261,8 @@ class Batch:
         """Take a row out and the token with it that is computed already, but not delivered: the
         state covers all before it. None for a row that has none."""
         row, batch = self._rows[row_id], self._decoding
-        token = None
-        if row.uid is not None and row.uid in batch.uids:
-            index = batch.uids.index(row.uid)
-            token = _next_token(batch, row, index)
+        is_in = row.uid is not None and row.uid in batch.uids
+        token = _next_token(batch, row, batch.uids.index(row.uid)) if is_in else None
         self.remove(row_id)
         return token
 
@@ -291,12 +288,11 @@ class Batch:
         row = self._rows[row_id]
         if row.prefill is not None:
             return row.prefill.caches
-        batch = self._decoding
-        index = batch.uids.index(row.uid)
-        return [_extract(cache, index) for cache in batch.prompt_cache]
+        index = self._decoding.uids.index(row.uid)
+        return [_extract(cache, index) for cache in self._decoding.prompt_cache]
 
     def owns_caches(self, row_id: str) -> bool:
-        """Whether a running row's layer caches have buffers of their own, not views of others."""
+        """Whether the caches of a running row are its own, not views of the batch's."""
         return self._rows[row_id].prefill is not None
 
     def reset(self) -> None:

@@ -206,10 +206,14 @@ def assemble_loaded(
     )
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
     warm_up_s = _warm_up(batch, served, is_awaited, cache, pacer=pacer, admission=admission)
-    kernels = (*loaded.kernels, *(cache.kernels if cache else ()))
-    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, kernels))
+    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, _used(loaded, cache)))
     last = partial(gauge.publish, scheduler)
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars, last)
+
+
+def _used(loaded: LoadedModel, cache: EngineCache | None) -> tuple[str, ...]:
+    """The kernels that serve a model, and those that move its blocks."""
+    return (*loaded.kernels, *(cache.kernels if cache else ()))
 
 
 def _batch(

@@ -126,10 +126,11 @@ def codec_of(
     from omlx.custom_kernels.selection import Selection  # loads the tables of all operations
 
     selection = Selection(backend, read_records(Path(config.kernel_records)))
-    codec = Codec.from_caches(caches, Mover(selection, is_packed=config.pack_8bit))
-    kernels = codec.kernels(config.block_size)
+    mover = Mover(selection, is_packed=config.pack_8bit)
+    codec = Codec.from_caches(caches, mover)
+    kernels = mover.kernels(codec.forms, config.block_size)
     demand(selection.lacking, selection.device, is_required=config.require_kernels)
-    codec.warm()
+    mover.warm(codec.forms)
     return codec, kernels
 
 

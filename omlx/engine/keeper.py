@@ -89,13 +89,12 @@ class Keeper:
             caches = self._batch.caches(row.id)
         if caches is None:
             return
-        is_own = final is not None or self._batch.owns_caches(row.id)
+        chain.is_own = final is not None or self._batch.owns_caches(row.id)
         if stretch is not None:
-            prefix.store(chain, caches, stretch[1] - stretch[0], is_own=is_own)
+            prefix.store(chain, caches, stretch[1] - stretch[0])
         tail = prefix.missing_tail(chain, num_cached) if is_end else None
         if tail is not None:
-            num_tokens = tail[1] - tail[0]
-            prefix.store_tail(chain, caches, num_tokens, is_held=goes_on, is_own=is_own)
+            prefix.store_tail(chain, caches, tail[1] - tail[0], is_held=goes_on)
         if has_snapshot:
             prefix.states.store(chain, caches, num_cached)
 

@@ -76,7 +76,7 @@ def test_a_kernel_that_is_slower_or_failed_moves_nothing(
 ) -> None:
     by_kernels, calls, selection = mover(tmp_path, **record)
     codec = Codec.from_caches(rows(), by_kernels)
-    assert codec.kernels(256) == ()
+    assert by_kernels.kernels(codec.forms, 256) == ()
     assert {*selection.lacking} == (set() if "speedup" in record else {*KV})
     (payload,) = codec.pack(rows(), 0, [40], is_own=True)
     codec.restore([(payload, 40)])
@@ -85,14 +85,16 @@ def test_a_kernel_that_is_slower_or_failed_moves_nothing(
 
 def test_a_model_says_which_kernels_move_its_blocks(tmp_path: Path) -> None:
     by_kernels, _, selection = mover(tmp_path)
-    assert Codec.from_caches(rows(), by_kernels).kernels(256) == KV
-    assert Codec.from_caches(rows(mx.float32), by_kernels).kernels(256) == ()
-    assert selection.lacking == {}
-    assert Codec.from_caches(rows()).kernels(256) == ()
+
+    def kernels(caches: list[Any], one: Mover = by_kernels) -> tuple[str, ...]:
+        return one.kernels(Codec.from_caches(caches, one).forms, 256)
+
+    assert kernels(rows()) == KV
+    assert kernels(rows(mx.float32)) == kernels(rows(), Mover()) == ()
     ring: Any = RotatingKVCache(32)
     ring.update_and_fetch(*random_layers(40, [(64, 64)], mx.bfloat16)[0])
-    found = Codec.from_caches([ring], by_kernels).kernels(256)
-    assert found == ("kv_unpack",), "a ring is put in order by plain mlx"
+    assert kernels([ring]) == ("kv_unpack",), "a ring is put in order by plain mlx"
+    assert selection.lacking == {}
 
 
 def test_blocks_in_8_bits_are_lossy_smaller_and_of_another_root() -> None:
