@@ -38,11 +38,13 @@ class BreakableCodec(Codec):
 
     is_broken = False
 
-    def pack(self, caches: Sequence[Any], start: int, counts: Sequence[int]) -> list[Payload]:
+    def pack(
+        self, caches: Sequence[Any], start: int, counts: Sequence[int], *, is_own: bool = False
+    ) -> list[Payload]:
         if self.is_broken:
             self.is_broken = False
             raise RuntimeError("out of memory")
-        return super().pack(caches, start, counts)
+        return super().pack(caches, start, counts, is_own=is_own)
 
 
 @dataclass
