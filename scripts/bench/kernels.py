@@ -38,7 +38,8 @@ from omlx.custom_kernels.verify import verify  # noqa: E402
 
 PARTS = ("verify", "time", "decode", "logits")
 SHARD = 24  # cases a process
-CALLS = 48  # of a chain whose device time is taken
+CALLS = 48  # inputs that a chain goes through, over and over
+LONG = 384  # calls of a chain whose device time is taken
 FIRST = {"qmm_small": 1, "gemm_small": 2}  # what targets are about, and their fewest rows
 ROUNDS = 4
 
@@ -85,21 +86,31 @@ def verified(limit_s):
 
 
 def device_s(function, calls, busy):
-    """Seconds of the GPU alone for one call: the host works ahead while `busy` holds the GPU."""
+    """Seconds of the GPU alone for one call.
 
-    def once(some):
+    The host gives out a long chain while `busy` holds the GPU; the time of a shorter chain behind
+    the same work is taken off. `busy` lasts longer than the host needs for the long one.
+    """
+    long, short = ((calls * LONG)[:num] for num in (LONG, LONG // 6))
+
+    def once(some, num_busy):
         mx.synchronize()
         began = time.perf_counter()
-        mx.async_eval(busy @ busy, (busy @ busy).sum())
+        x = busy
+        for _ in range(num_busy):
+            x = x @ busy
+        mx.async_eval(x)
         mx.eval(chain(function, some))
         return time.perf_counter() - began
 
-    half = len(calls) // 2
-    for some in (calls, calls[:half]):  # compiles, and fills what is kept by shape
-        once(some)
-    whole = min(once(calls) for _ in range(ROUNDS))
-    part = min(once(calls[:half]) for _ in range(ROUNDS))
-    return max(whole - part, 1e-9) / (len(calls) - half)
+    for some in (long, short):  # compiles, and fills what is kept by shape
+        once(some, 1)
+    alone_s = min(once(long, 0) for _ in range(2))
+    unit_s = max(1e-5, (once(short, 24) - once(short, 8)) / 16)
+    num_busy = 1 + int(1.3 * alone_s / unit_s)
+    whole = min(once(long, num_busy) for _ in range(ROUNDS))
+    part = min(once(short, num_busy) for _ in range(ROUNDS))
+    return max(whole - part, 1e-9) / (len(long) - len(short))
 
 
 def first_cases(name):
@@ -123,7 +134,6 @@ def timed(op, bandwidth, busy):
     for case, wall in with_host.items():
         calls = [op.inputs(case) for _ in range(copies(op, case))]
         mx.eval(arrays_of(calls))
-        calls = (calls * CALLS)[:CALLS]
         kernel, plain = (device_s(one, calls, busy) for one in (function, op.reference))
         bound = op.read_bytes(case) / bandwidth
         row = {
@@ -188,7 +198,7 @@ def measured(args):
     result = {"what": "kernels", "parts": {}, "seconds": {}}
     parts = result["parts"]
     ops = [op for op in operations() if digest(op, this_backend()) is not None]
-    busy = mx.random.normal((8192, 8192)).astype(mx.bfloat16)
+    busy = (mx.random.normal((4096, 4096)) / 64).astype(mx.bfloat16)
 
     def left():
         return args.budget - (time.monotonic() - began)
@@ -216,6 +226,9 @@ def measured(args):
         time_some(op, first_cases(op.name))
     part("verify", lambda: verified(left()))
     for op in ops:
+        if left() < 30 and "time" in args.parts:
+            say(f"{op.name} is not timed further: {left():.0f} s left")
+            continue
         time_some(op, [case for case in op.timed if case not in first_cases(op.name)])
     with tempfile.TemporaryDirectory() as folder:
         records = Path(args.records or Path(folder) / "kernels.json")
