@@ -61,7 +61,7 @@ class Cut:
     ) -> None:
         self.first = own[0][0].first
         self._own, self._total, self._dtype, self._mover = own, total, dtype, mover
-        self._stack: mx.array | None = None
+        self._stack: Any = None
         buffers = [row.buffer(name) for row, name in own] if is_own else []
         self._buffers = [one for one in buffers if one is not None]
         if len(self._buffers) < len(own) or len({one.shape for one in self._buffers}) > 1:

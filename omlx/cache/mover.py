@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it loads the tables of all operations
 Form = tuple[int, int, int, str, int]  # leaves, heads, width, dtype, window
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _BITS = 8
+_mx: Any = mx  # for calls that its stubs leave untyped
 _COUNT = MAX_ROWS + 1  # the fewest tokens that kernels move
 
 
@@ -95,7 +96,7 @@ class Mover:
             block = self.gather([buffer] * leaves, 0, _COUNT, dtype=dtype)
         for num in (1, _COUNT):  # few pieces and many are compiled each
             pieces = [Piece(block, 0, _COUNT)] * num
-            mx.eval(self.scatter(pieces, 0, (leaves, heads, width), dtype))
+            _mx.eval(self.scatter(pieces, 0, (leaves, heads, width), dtype))
 
     def _function(
         self, name: str, count: int, shape: tuple[int, int, int], dtype: str

@@ -6,7 +6,7 @@ usage: kernels.py [--out FILE] [--layers N] [--parts verify,time,decode,logits] 
 
 Prints JSON on stdout (and to FILE, after each part), progress on stderr. First come the products
 that targets are about, then each kernel is verified over its whole table, in processes side by
-side, since most of the time is compiling, then come the other times, logits and decode steps; what
+side, since most of the time is compiling, then come logits, the other times and decode steps; what
 --budget leaves no time for is left out. Times are ratios to plain mlx and to what the memory's
 bandwidth allows (--bandwidth, bytes a second; an H200 has 4.8e12).
 """
@@ -172,7 +172,8 @@ def keep(path, found, times):
     """Verdicts as omlx kernel build keeps them, so that models are served as for a user."""
     backend = this_backend()
     device = backend.device
-    for name, rows in times.items():
+    for name in {**found, **times}:
+        rows = times.get(name, [])
         checked = found.get(name, {"reason": "", "cases": 0, "errors": {}})
         write_record(
             path,
@@ -225,6 +226,10 @@ def measured(args):
     for op in sorted(ops, key=lambda op: [*FIRST, op.name].index(op.name)):
         time_some(op, first_cases(op.name))
     part("verify", lambda: verified(left()))
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "kernels.json"
+        keep(records, parts.get("verify", {}), {})
+        part("logits", lambda: kernel_models.logits(records, Path(folder)))
     for op in ops:
         if left() < 30 and "time" in args.parts:
             say(f"{op.name} is not timed further: {left():.0f} s left")
@@ -233,7 +238,6 @@ def measured(args):
     with tempfile.TemporaryDirectory() as folder:
         records = Path(args.records or Path(folder) / "kernels.json")
         keep(records, parts.get("verify", {}), parts.get("time", {}))
-        part("logits", lambda: kernel_models.logits(records, Path(folder)))
         part("decode", lambda: kernel_models.decode(records, args.layers, left, say))
     result["machine"] = measure.machine()
     return result
