@@ -233,8 +233,8 @@ def compared(model: Path, folder: Path, device: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def formats_of(model: Path) -> dict[str, int]:
-    """How many matrices have each format that config.json names, the usual one as "*"."""
+def formats_of(model: Path) -> dict[str, object]:
+    """The usual format that config.json names, and how many matrices have each other one."""
     entry = json.loads((model / "config.json").read_text())["quantization"]
     others = [one for one in entry.values() if isinstance(one, dict)]
 
@@ -242,7 +242,7 @@ def formats_of(model: Path) -> dict[str, int]:
         mode = one.get("mode", "affine")
         return f"{one['bits']}/{one['group_size']}" if mode == "affine" else mode
 
-    return {f"{label(entry)}*": 0, **Counter(label(one) for one in others)}
+    return {"usual": label(entry), "others": dict(Counter(label(one) for one in others))}
 
 
 def measured(model: Path, home: Path, device: str) -> dict[str, object]:

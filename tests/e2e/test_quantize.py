@@ -46,6 +46,7 @@ def test_a_plan_and_then_the_model(model: Path, tmp_path: Path) -> None:
 
 
 def test_killed_with_its_child_and_taken_up_to_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    """Q1: a kill in the middle."""
     whole = ["quantize", str(model), *ARGS, "-o", str(tmp_path / "whole")]
     assert run_omlx(*whole, home=tmp_path).returncode == 0
     cut = ["quantize", str(model), *ARGS, "-o", str(tmp_path / "cut")]

@@ -47,8 +47,9 @@ def test_the_models_answer_there_as_on_a_cpu(result: Any, figure: Figure) -> Non
     for model in result["models"]:
         logits, generated, served = (model[name] for name in ("logits", "generate", "served"))
         figure(
-            f"{model['name']}: {len(model['formats'])} formats, logits {logits['relative_error']:.1e}"
-            f" of their size from the CPU's, KL {logits['kl_max']:.1e} at most; mlx-lm decodes "
+            f"{model['name']}: {len(model['formats']['others']) + 1} formats, logits "
+            f"{logits['relative_error']:.1e} of their size from the CPU's, "
+            f"KL {logits['kl_max']:.1e} at most; mlx-lm decodes "
             f"{generated['decode_tokens_per_s']:.0f} tokens/s; omlx serve: {served['status']}"
         )
         assert logits["is_finite"]

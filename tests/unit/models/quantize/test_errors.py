@@ -177,6 +177,7 @@ class Stuck(nn.Module):
 
 
 def test_what_has_no_gradient_is_refused_with_the_reason() -> None:
+    """Q1: no rule by position takes the place of a measurement."""
     module = Stuck()
     with Tapped(module, matrices(module)) as tapped, pytest.raises(ModelError, match="no gradient"):
         tapped.gradients(module, normal(1, 20, 16), normal(20, 16))

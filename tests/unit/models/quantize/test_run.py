@@ -73,6 +73,7 @@ def test_the_result_is_a_model_that_mlx_lm_loads(model: Path, made: Any) -> None
 
 
 def test_what_belongs_to_the_tokenizer_is_the_same_bytes(model: Path, made: Any) -> None:
+    """T2: files are copied, and encode the same."""
     out, _ = made
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (out / name).read_bytes() == (model / name).read_bytes()
@@ -102,6 +103,7 @@ class Stop(Exception):
 def test_a_run_that_was_broken_off_goes_on_to_the_same_bytes(
     model: Path, made: Any, tmp_path: Path, share: float
 ) -> None:
+    """Q1: no folder that looks whole before it is."""
     seen: list[int] = []
 
     def counting(*_: object) -> None:
@@ -180,6 +182,7 @@ def test_bits_that_can_not_be_had_are_refused_with_what_can(model: Path, tmp_pat
 
 
 def test_layers_that_are_dropped_are_not_declared_any_more(tmp_path: Path) -> None:
+    """Q3: config and weights agree."""
     more = {"num_nextn_predict_layers": 1}
     model = small_model(tmp_path / "m", "qwen3", more=more)
     quantized(model, tmp_path / "out", BITS)
@@ -210,6 +213,7 @@ def test_another_run_on_the_same_target_is_refused(model: Path, tmp_path: Path) 
 def test_memory_is_checked_before_anything_is_read(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Q1: the estimate comes first."""
     monkeypatch.setattr(run.psutil, "virtual_memory", lambda: type("M", (), {"total": 1000})())
     with pytest.raises(ModelError, match="needs about .* of memory in float32"):
         quantized(model, tmp_path / "out", BITS)
@@ -217,6 +221,7 @@ def test_memory_is_checked_before_anything_is_read(
 
 
 def test_more_calibration_takes_no_more_memory_for_weights(model: Path, tmp_path: Path) -> None:
+    """Q1: statistics are summed up call by call."""
     peaks: list[int] = []
     for tokens in (1024, 1536):
         mx.reset_peak_memory()
