@@ -1,4 +1,5 @@
-"""Rounds a matrix column by column, each column's error made good by those that follow (GPTQ).
+"""Rounds a matrix column by column, each column's error made good by those that follow (GPTQ), and
+then goes over all again (refine.py).
 
 Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
 Transformers" (2023); here scales and biases are fitted anew for each group when it is reached.
@@ -16,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx.models.quantize.formats import Format
+from omlx.models.quantize.refine import Codes, Floats, refine
 from omlx.models.quantize.rounding import DTYPES, Packed, fit, pack
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
-Floats = npt.NDArray[np.float32]
 MAX_COLUMNS = 16_384  # the moments of more would take more than a gigabyte
 # Of the moments' mean diagonal, for each column that a token of the text has to tell of. Measured
 # on the demo model's layers with other text: less fits the calibration's accidents, and at a
@@ -36,13 +37,18 @@ class Factor:
 
     inverse: Floats
     diagonal: Floats
+    damped: Floats
 
     @classmethod
     def of(cls, moments: Floats, *, num_tokens: int) -> "Factor":
         """From the weighted sum of so many inputs' outer products [columns, columns]."""
         share = _DAMPING * len(moments) / max(num_tokens, 1)
         damping = min(max(share, _LEAST_DAMPING), _MOST_DAMPING)
-        return cls(_inverse_factor(moments, damping), np.diag(moments).astype(np.float32))
+        diagonal = np.diag(moments).astype(np.float32)
+        damped = moments.astype(np.float64)
+        mean = float(np.diag(damped).mean()) or 1.0
+        damped[np.diag_indices_from(damped)] += damping * mean
+        return cls(_inverse_factor(damped), diagonal, damped.astype(np.float32))
 
 
 def compensated(
@@ -53,39 +59,43 @@ def compensated(
     The error that is kept small is that of the products with inputs of the factor's moments.
     Deterministic for one BLAS.
     """
-    rows, columns = weight.shape
-    inverse = factor.inverse
     # Columns lie in rows of their own, so that a step touches contiguous memory.
-    left = np.array(weight.astype(mx.float32)).T.copy()
-    codes = np.empty((columns, rows), np.uint8)
-    values = np.empty((columns, rows), np.float32)
-    scales = np.empty((rows, columns // form.group), np.float32)
+    wanted = np.array(weight.astype(mx.float32)).T.copy()
+    found = _by_column(wanted.copy(), factor, form, dtype)
+    refine(wanted, found, factor.damped, bits=form.bits, dtype=DTYPES[dtype])
+    kind = DTYPES[dtype]
+    packed = Packed(
+        pack(mx.array(found.codes.T.copy()), form.bits),
+        mx.array(found.scales.T.copy()).astype(kind),
+        mx.array(found.biases.T.copy()).astype(kind),
+    )
+    _mx.eval(packed.weight, packed.scales, packed.biases)
+    return packed, found.values().T
+
+
+def _by_column(left: Floats, factor: Factor, form: Format, dtype: str) -> Codes:
+    """Each column rounded, and its error taken from those that follow (mutates `left`)."""
+    columns, rows = left.shape
+    inverse, diagonal = factor.inverse, factor.diagonal
+    codes = np.empty((columns, rows), np.float32)
+    scales = np.empty((columns // form.group, rows), np.float32)
     biases = np.empty_like(scales)
     levels = float(2**form.bits - 1)
-    diagonal = factor.diagonal
     for at, first in enumerate(range(0, columns, form.group)):
         last = first + form.group
         scale, bias = _fitted(left[first:last], diagonal[first:last], form.bits, dtype)
-        scales[:, at], biases[:, at] = scale, bias
+        scales[at], biases[at] = scale, bias
         safe = np.where(scale == 0, np.float32(1), scale)
         errors = np.empty((form.group, rows), np.float32)
         for column in range(first, last):
             now = left[column]
             code = np.clip(np.rint((now - bias) / safe), 0, levels)
-            values[column] = code * scale + bias
             codes[column] = code
-            error = (now - values[column]) / inverse[column, column]
+            error = (now - (code * scale + bias)) / inverse[column, column]
             left[column + 1 : last] -= inverse[column, column + 1 : last, None] * error
             errors[column - first] = error
         left[last:] -= inverse[first:last, last:].T @ errors
-    kind = DTYPES[dtype]
-    packed = Packed(
-        pack(mx.array(codes.T.copy()), form.bits),
-        mx.array(scales).astype(kind),
-        mx.array(biases).astype(kind),
-    )
-    _mx.eval(packed.weight, packed.scales, packed.biases)
-    return packed, values.T
+    return Codes(codes, scales, biases)
 
 
 def _fitted(part: Floats, h: Floats, bits: int, dtype: str) -> tuple[Floats, Floats]:
@@ -101,10 +111,7 @@ def _fitted(part: Floats, h: Floats, bits: int, dtype: str) -> tuple[Floats, Flo
     return np.concatenate([s for s, _ in found]), np.concatenate([b for _, b in found])
 
 
-def _inverse_factor(moments: Floats, damping: float) -> Floats:
-    """The upper Cholesky factor of the damped moments' inverse, in float64 inside."""
-    damped = moments.astype(np.float64)
-    mean = float(np.diag(damped).mean()) or 1.0
-    damped[np.diag_indices_from(damped)] += damping * mean
+def _inverse_factor(damped: npt.NDArray[np.float64]) -> Floats:
+    """The upper Cholesky factor of the damped moments' inverse."""
     inverse = np.linalg.inv(damped)
     return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)

@@ -7,25 +7,24 @@ inputs, weighted by how much each token's gradient says that an error there matt
 # What mlx's stubs and mlx-lm leave untyped.
 # pyright: basic
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from omlx.models.quantize.compensate import MAX_COLUMNS, Factor, Floats, compensated
 from omlx.models.quantize.formats import BY_LABEL, Format
-from omlx.models.quantize.plan import KEPT
 from omlx.models.quantize.rounding import DTYPES, Packed, quantize
 from omlx.models.quantize.taps import Heard
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
-_SLAB_VALUES = 2**24
+_SLAB_VALUES = 2**22
 # The tensors of a matrix in a checkpoint, by the suffix of their names.
 Tensors = dict[str, mx.array]
 
@@ -115,30 +114,48 @@ def rounded(matrix: Any, form: Format, moments: Moments, *, dtype: str) -> Tenso
     return found
 
 
-def tensors(
-    module: Any,
-    found: Mapping[str, Any],
-    moments: Mapping[str, Moments],
-    *,
-    formats: Mapping[str, str],
-    dtype: str,
-    keeps_type: Callable[[str], mx.Dtype | None],
+def others(
+    module: Any, packed: Collection[str], *, dtype: str, kept_type: Callable[[str], mx.Dtype | None]
 ) -> Iterator[tuple[str, mx.array]]:
-    """All tensors of a module: its matrices `found` in their formats, the rest in `dtype`.
+    """A module's tensors but for the matrices `packed`, in `dtype`.
 
-    `keeps_type` gives the type of a tensor that must not change, by name.
+    `kept_type` gives the type of a tensor that must not change, by name.
     """
-    packed: set[str] = set()
-    for name, matrix in found.items():
-        label = formats.get(name, KEPT)
-        if label == KEPT:
-            continue
-        packed.add(f"{name}.weight")
-        parts = rounded(matrix, BY_LABEL[label], moments[name], dtype=dtype)
-        yield from ((f"{name}.{suffix}", array) for suffix, array in parts.items())
     flat = cast("list[tuple[str, mx.array]]", tree_flatten(module.parameters()))
     for name, array in flat:
-        if name in packed:
+        if name.removesuffix(".weight") in packed and name.endswith(".weight"):
             continue
-        kind = keeps_type(name) or DTYPES[dtype]
+        kind = kept_type(name) or DTYPES[dtype]
         yield name, array.astype(kind) if mx.issubdtype(array.dtype, mx.floating) else array
+
+
+def values_of(tensors: Tensors, form: Format) -> mx.array:
+    """What the tensors of a matrix stand for, in float32."""
+    packed = Packed(tensors["weight"], tensors["scales"], tensors.get("biases"))
+    return packed.values(form)
+
+
+def put_rounded(
+    module: Any, parts: Mapping[str, mx.array], formats: Mapping[str, str], *, prefix: str
+) -> None:
+    """Give a module the values that its rounded tensors stand for (mutates it); what has no tensor
+    there stays. Names in `parts` and `formats` begin with the prefix."""
+    new: list[tuple[str, mx.array]] = []
+    for name, _ in cast("list[tuple[str, mx.array]]", tree_flatten(module.parameters())):
+        whole = prefix + name
+        if whole not in parts:
+            continue
+        stem = whole.removesuffix(".weight")
+        if f"{stem}.scales" in parts and whole.endswith(".weight"):
+            found = {
+                suffix: parts[f"{stem}.{suffix}"]
+                for suffix in ("weight", "scales", "biases")
+                if f"{stem}.{suffix}" in parts
+            }
+            new.append((name, values_of(found, BY_LABEL[formats[stem]])))
+        else:
+            array = parts[whole]
+            is_float = mx.issubdtype(array.dtype, mx.floating)
+            new.append((name, array.astype(mx.float32) if is_float else array))
+    _mx.eval([array for _, array in new])
+    module.update(tree_unflatten(new), strict=False)

@@ -1,4 +1,4 @@
-"""Rounds a model's parts by a plan, with the moments of their inputs.
+"""Rounds a model's parts by a plan: what each matrix hears then comes from what is rounded already.
 
 Knows nothing about how plans are made or results are written.
 """
@@ -11,18 +11,31 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.models.quantize.final import Moments, tensors
-from omlx.models.quantize.runs import Heards, Runs, top_matrices, x_file
+from omlx.models.quantize.final import Moments, others, put_rounded, rounded, values_of
+from omlx.models.quantize.formats import BY_LABEL
+from omlx.models.quantize.plan import KEPT
+from omlx.models.quantize.runs import (
+    REST_FILE,
+    Heards,
+    Run,
+    Runs,
+    first_input,
+    part_file,
+    q_file,
+    top_matrices,
+    x_file,
+)
 from omlx.models.quantize.source import Facts
 from omlx.models.quantize.stream import LayeredModel
 from omlx.models.quantize.taps import Tapped, matrices
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
+Arrays = dict[str, mx.array]
 
 
 class Rounds:
-    """Gives the tensors of each part; for one thread."""
+    """Makes the files of each part; for one thread."""
 
     def __init__(self, runs: Runs, facts: Facts, *, formats: Mapping[str, str], dtype: str) -> None:
         self._runs = runs
@@ -31,21 +44,62 @@ class Rounds:
         self._formats = formats
         self._dtype = dtype
 
-    def layer(self, layered: LayeredModel, idx: int) -> dict[str, mx.array]:
-        """The tensors of one layer, whose weights are in memory, by their names in the model."""
-        layer = layered.layers[idx]
-        prefix = f"{layered.prefix}.{idx}."
-        found = matrices(layer)
-        moments = {name: Moments(matrix) for name, matrix in found.items()}
-        energies = self._work.get_arrays(f"energy-{idx:04d}.safetensors")
-        with Tapped(layer, found) as tapped:
-            for at in range(len(self._runs.batches)):
-                heard = self._runs.heard_in(layered, tapped, idx, at)
-                _count(moments, heard, energies, at)
-        return self._tensors(layer, found, moments, prefix)
+    def rest(self) -> None:
+        """Round what is outside the layers: embeddings, head, norms; unless that was done."""
+        if not self._work.has(REST_FILE):
+            self._work.put_arrays(REST_FILE, self._rest(self._runs.open()))
 
-    def rest(self, layered: LayeredModel) -> dict[str, mx.array]:
-        """The tensors outside the layers: embeddings, head, norms."""
+    def layer(self, layered: LayeredModel, idx: int) -> None:
+        """Round one layer, unless that was done; those before it are done."""
+        layer = layered.layers[idx]
+        if not self._work.has(part_file(idx)):
+            if idx == 0 and not self._work.has(q_file(0)):
+                self._work.put_arrays(q_file(0), self._first(self._runs.open()))
+            layered.widen(layer)
+            before = self._work.get_arrays(q_file(idx))
+            made, after = self._layer(layered, idx, before)
+            self._work.put_arrays(q_file(idx + 1), after)
+            self._work.put_arrays(part_file(idx), made)
+            self._work.drop(q_file(idx))
+        layered.release(layer)
+
+    def _layer(self, layered: LayeredModel, idx: int, before: Arrays) -> tuple[Arrays, Arrays]:
+        """A layer's tensors by their names in the model, and what the rounded layer gives."""
+        layer, prefix = layered.layers[idx], f"{layered.prefix}.{idx}."
+        found = matrices(layer)
+        energies = self._work.get_arrays(f"energy-{idx:04d}.safetensors")
+        made: Arrays = {}
+        with Tapped(layer, found) as tapped:
+            for names in self._runs.staged(layered, tapped, idx, before["b0"]):
+                moments = {name: Moments(found[name]) for name in names}
+                for at in range(len(self._runs.batches)):
+                    given = (at, before[f"b{at}"])
+                    heard = self._runs.heard_in(layered, tapped, idx, given, names)
+                    _count(moments, heard, energies, at)
+                for name in names:
+                    parts = self._rounded(found[name], prefix + name, moments.pop(name))
+                    if parts:
+                        form = BY_LABEL[self._formats[prefix + name]]
+                        found[name].weight = values_of(parts, form)
+                    made |= _named(parts, prefix + name)
+        made |= self._others(layer, made, prefix)
+        put_rounded(layer, made, self._formats, prefix=prefix)
+        after = {
+            f"b{at}": self._runs.visit(layered, idx, batch, before[f"b{at}"], _plain)
+            for at, batch in enumerate(self._runs.batches)
+        }
+        return made, after
+
+    def _rounded(self, matrix: Any, whole: str, moments: Moments) -> Arrays:
+        """A matrix's tensors in its format, by suffix; none where it stays in floats."""
+        label = self._formats.get(whole, KEPT)
+        if label == KEPT:
+            return {}
+        made = rounded(matrix, BY_LABEL[label], moments, dtype=self._dtype)
+        _mx.eval(made)
+        return made
+
+    def _rest(self, layered: LayeredModel) -> Arrays:
         found = top_matrices(layered)
         moments = {name: Moments(matrix) for name, matrix in found.items()}
         before = self._work.get_arrays("energy-head.safetensors")
@@ -59,28 +113,43 @@ class Rounds:
         inside = f"{layered.prefix}."
         for layer in layered.layers:
             layered.release(layer)
-        made = self._tensors(layered.model, found, moments, "")
+        made: Arrays = {}
+        for name, heard in moments.items():
+            made |= _named(self._rounded(found[name], name, heard), name)
+        made |= self._others(layered.model, made, "")
         return {name: array for name, array in made.items() if not name.startswith(inside)}
 
-    def _tensors(
-        self, module: Any, found: Mapping[str, Any], moments: Mapping[str, Moments], prefix: str
-    ) -> dict[str, mx.array]:
-        made: dict[str, mx.array] = {}
-        formats = {
-            name: self._formats[prefix + name] for name in found if prefix + name in self._formats
-        }
+    def _others(self, module: Any, made: Mapping[str, mx.array], prefix: str) -> Arrays:
         facts = self._facts
+        packed = {
+            name.removesuffix(".scales").removeprefix(prefix)
+            for name in made
+            if name.endswith(".scales")
+        }
 
         def kept_type(name: str) -> mx.Dtype | None:
             whole = prefix + name
             return facts.types[whole] if whole in facts.fixed else None
 
-        for name, array in tensors(
-            module, found, moments, formats=formats, dtype=self._dtype, keeps_type=kept_type
-        ):
-            _mx.eval(array)
-            made[prefix + name] = array
-        return made
+        found = others(module, packed, dtype=self._dtype, kept_type=kept_type)
+        arrays = {prefix + name: array for name, array in found}
+        _mx.eval(arrays)
+        return arrays
+
+    def _first(self, layered: LayeredModel) -> Arrays:
+        """The first layer's inputs, with what is before it rounded."""
+        put_rounded(layered.model, self._work.get_arrays(REST_FILE), self._formats, prefix="")
+        found = {f"b{at}": first_input(layered, one) for at, one in enumerate(self._runs.batches)}
+        _mx.eval(found)
+        return found
+
+
+def _named(parts: Mapping[str, mx.array], name: str) -> Arrays:
+    return {f"{name}.{suffix}": array for suffix, array in parts.items()}
+
+
+def _plain(_: Any, x: mx.array, run: Run) -> mx.array:
+    return run(x)
 
 
 def _count(

@@ -20,7 +20,7 @@ from omlx.models.fingerprint import fingerprint
 from omlx.models.load import mlx_lm_version
 from omlx.models.quantize import result
 from omlx.models.quantize.calibration import Calibration
-from omlx.models.quantize.check import measured_kl, part_file
+from omlx.models.quantize.check import measured_kl
 from omlx.models.quantize.errors import from_plain
 from omlx.models.quantize.formats import BY_LABEL
 from omlx.models.quantize.passes import Passes
@@ -198,23 +198,19 @@ class Quantization:
             )
 
     def _round(self, runs: Runs, plan: Plan) -> None:
-        work = runs.work
+        work, total = runs.work, self._num_layers + 1
         plan_id = {"formats": dict(plan.formats)}
         if not work.has("plan.json") or work.get_json("plan.json") != plan_id:
-            work.drop(*(path.name for path in work.folder.glob("part-*.safetensors")))
+            for pattern in ("part-*.safetensors", "q-*.safetensors"):
+                work.drop(*(path.name for path in work.folder.glob(pattern)))
             work.put_json("plan.json", plan_id)
         rounds = Rounds(runs, self._facts, formats=plan.formats, dtype=self.dtype)
+        rounds.rest()
+        self._progress(1, total, "round layers")
         layered = LayeredModel(self._options.model)
-        for idx, layer in enumerate(layered.layers):
-            name = part_file(idx)
-            if not work.has(name):
-                layered.widen(layer)
-                work.put_arrays(name, rounds.layer(layered, idx))
-            layered.release(layer)
-            self._progress(idx + 1, self._num_layers + 1, "round layers")
-        if not work.has("part-rest.safetensors"):
-            work.put_arrays("part-rest.safetensors", rounds.rest(LayeredModel(self._options.model)))
-        self._progress(self._num_layers + 1, self._num_layers + 1, "round layers")
+        for idx in range(self._num_layers):
+            rounds.layer(layered, idx)
+            self._progress(idx + 2, total, "round layers")
 
     def _write(self, work: Work, plan: Plan, parts: Sequence[Matrix], kl: float | None) -> None:
         options = self._options

@@ -77,18 +77,33 @@ class Runs:
         """What matrices before the layers hear, for one batch."""
         return tapped.listen(lambda: first_input(layered, self.batches[at]))[1]
 
-    def heard_in(self, layered: LayeredModel, tapped: Tapped, idx: int, at: int) -> Heards:
-        """What matrices of one layer hear, for one batch."""
-        x = self.work.get_arrays(x_file(idx))[f"b{at}"]
-        found: list[Heards] = []
+    def staged(
+        self, layered: LayeredModel, tapped: Tapped, idx: int, x: mx.array
+    ) -> list[list[str]]:
+        """A layer's matrices in the order in which they are called, those of one input together."""
+        found: list[list[str]] = []
 
         def use(_: Any, x: mx.array, run: Run) -> mx.array:
-            out, heard = tapped.listen(lambda: run(x))
-            found.append(heard)
-            return out
+            found.extend(tapped.stages(lambda: run(x)))
+            return x
+
+        self.visit(layered, idx, self.batches[0], x, use)
+        return found
+
+    def heard_in(
+        self, layered: LayeredModel, tapped: Tapped, idx: int, given: tuple[int, mx.array],
+        names: Sequence[str],
+    ) -> Heards:  # fmt: skip
+        """What some matrices of a layer hear for `given`: the number of a batch, and its input."""
+        at, x = given
+        found: Heards = {}
+
+        def use(_: Any, x: mx.array, run: Run) -> mx.array:
+            found.update(tapped.inputs(lambda: run(x), names))
+            return x
 
         self.visit(layered, idx, self.batches[at], x, use)
-        return found[0]
+        return found
 
 
 def tail_run(
@@ -133,3 +148,16 @@ def x_file(idx: int) -> str:
 
 def g_file(idx: int) -> str:
     return f"g-{idx:04d}.safetensors"
+
+
+def q_file(idx: int) -> str:
+    """What `x_file` is, with all before the layer rounded."""
+    return f"q-{idx:04d}.safetensors"
+
+
+def part_file(idx: int) -> str:
+    """The file of a rounded layer."""
+    return f"part-{idx:04d}.safetensors"
+
+
+REST_FILE = "part-rest.safetensors"

@@ -6,9 +6,10 @@ Knows nothing about formats or files.
 # What mlx's stubs and mlx-lm leave untyped.
 # pyright: basic
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, cast
 
 import mlx.core as mx
@@ -42,10 +43,10 @@ class Heard:
 class Tap(nn.Module):
     """Stands for a matrix, notes its inputs, and adds probes to its outputs."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, numbers: Callable[[], int]) -> None:
         super().__init__()
         self._reach = lambda: inner
-        self._state: Callable[[], _State] = _keeper()
+        self._state: Callable[[], _State] = _keeper(numbers)
 
     @property
     def hears(self) -> "_State":
@@ -68,9 +69,11 @@ class Tap(nn.Module):
 
 
 class _State:
-    """The calls of one run, and the probes to add in their order."""
+    """The calls of one run, and the probes to add in their order; `first` numbers the first one."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Callable[[], int]) -> None:
+        self._numbers = numbers
+        self.first = 0
         self.heard: list[Heard] = []
         self.shapes: list[tuple[int, ...]] = []
         self.probes: list[mx.array] = []
@@ -81,14 +84,15 @@ class _State:
 
     def note(self, out: mx.array, heard: Heard) -> mx.array:
         """Keep a call, and give its output on (mutates)."""
-        at = len(self.heard)
+        at, number = len(self.heard), self._numbers()
+        self.first = self.first if at else number
         self.heard.append(heard)
         self.shapes.append(tuple(out.shape))
         return out + self.probes[at] if self.probes else out
 
 
-def _keeper() -> Callable[[], _State]:
-    state = _State()
+def _keeper(numbers: Callable[[], int]) -> Callable[[], _State]:
+    state = _State(numbers)
     return lambda: state
 
 
@@ -104,7 +108,8 @@ class Tapped:
     def __init__(self, module: Any, found: Mapping[str, Any]) -> None:
         self._module = module
         self._found = found
-        self.taps = {name: Tap(inner) for name, inner in found.items()}
+        numbers = count().__next__
+        self.taps = {name: Tap(inner, numbers) for name, inner in found.items()}
 
     def __enter__(self) -> "Tapped":
         self._put(self.taps)
@@ -118,12 +123,33 @@ class Tapped:
 
     def listen(self, run: Callable[[], mx.array]) -> tuple[mx.array, dict[str, list[Heard]]]:
         """What a run gives, and what each matrix heard in it, evaluated."""
+        out, heard = self._run(run)
+        _mx.eval(out, _inputs(heard))
+        return out, heard
+
+    def inputs(self, run: Callable[[], mx.array], names: Collection[str]) -> dict[str, list[Heard]]:
+        """What some matrices hear in a run, evaluated; what comes after them is not computed."""
+        _, heard = self._run(run)
+        found = {name: heard[name] for name in names}
+        _mx.eval(_inputs(found))
+        return found
+
+    def stages(self, run: Callable[[], mx.array]) -> list[list[str]]:
+        """The matrices by what they hear first, in the order of a run, which is not computed: those
+        of a stage hear the same array. What is never called comes last."""
+        _, heard = self._run(run)
+        by_input: dict[int, list[str]] = {}
+        called = [name for name in heard if heard[name]]
+        for name in sorted(called, key=lambda name: self.taps[name].hears.first):
+            by_input.setdefault(id(heard[name][0].x), []).append(name)
+        rest = [name for name in heard if not heard[name]]
+        return [*by_input.values(), *([rest] if rest else [])]
+
+    def _run(self, run: Callable[[], mx.array]) -> tuple[mx.array, dict[str, list[Heard]]]:
         for tap in self.taps.values():
             tap.hears.reset()
         out = run()
-        heard = {name: tap.hears.heard for name, tap in self.taps.items()}
-        _mx.eval(out, [[h.x, *h.args, *h.kwargs.values()] for all_ in heard.values() for h in all_])
-        return out, heard
+        return out, {name: tap.hears.heard for name, tap in self.taps.items()}
 
     def gradients(
         self, run: Callable[[mx.array], mx.array], x: mx.array, cotangent: mx.array
@@ -156,6 +182,10 @@ class Tapped:
         for (name, _), gradient in zip(names, found[1:], strict=True):
             by_name[name].append(gradient)
         return found[0], by_name
+
+
+def _inputs(heard: Mapping[str, Sequence[Heard]]) -> list[Any]:
+    return [[h.x, *h.args, *h.kwargs.values()] for calls in heard.values() for h in calls]
 
 
 def number(array: mx.array) -> float:

@@ -19,7 +19,7 @@ from omlx.errors import ModelError
 
 # What the stubs of mlx leave untyped.
 _mx: Any = mx
-_VERSION = 1  # raised when the same options give other files
+_VERSION = 2  # raised when the same options give other files
 _IDENTITY = "identity.json"
 
 

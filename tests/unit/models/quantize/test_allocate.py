@@ -137,6 +137,23 @@ def test_two_bits_are_refused_with_what_can_be_had() -> None:
     assert "--dtype float16" in caught.value.hint
 
 
+def test_rows_that_128_divides_go_down_to_two_and_a_quarter() -> None:
+    """And others to 2.5, as groups of 64 do; mlx has nothing smaller."""
+    costs = {one.label: (4.0**-one.bits, 0.01) for one in candidates(1536)}
+    wide = Matrix("wide", 1536 * 576, "inner", costs)
+    plan = Planner([wide], other_bytes=0, num_values=wide.num_values, dtype="float16").plan(
+        Goal(bits=2.25)
+    )
+    assert (plan.formats["wide"], plan.bits) == ("2/128", 2.25)
+    narrow = Matrix("narrow", 1536 * 576, "inner", {
+        one.label: (4.0**-one.bits, 0.01) for one in candidates(576)
+    })  # fmt: skip
+    with pytest.raises(ModelError, match=r"make 2\.50 bits a weight"):
+        Planner([narrow], other_bytes=0, num_values=narrow.num_values, dtype="float16").plan(
+            Goal(bits=2.4)
+        )
+
+
 def test_floors_hold_and_give_way_only_where_they_must() -> None:
     edge, router = matrix("edge", "edge"), matrix("router", "router", 1024)
     inner = [matrix(f"m{n}") for n in range(4)]

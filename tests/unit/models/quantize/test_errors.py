@@ -138,6 +138,32 @@ def test_taps_hear_inputs_and_gradients_of_every_call() -> None:
     assert type(module.first) is nn.Linear
 
 
+class Block(nn.Module):
+    """Three matrices of one input, one of what they give, and one that is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("v", "q", "k", "out", "spare"):
+            self[name] = nn.Linear(16, 16, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x + self.out(self.q(x) * self.k(x) + self.v(x))
+
+
+def test_stages_go_by_what_matrices_hear_in_the_order_of_calls() -> None:
+    module = Block()
+    found = matrices(module)
+    x = normal(1, 3, 16)
+    with Tapped(module, found) as tapped:
+        assert tapped.stages(lambda: module(x)) == [["q", "k", "v"], ["out"], ["spare"]]
+        first = tapped.inputs(lambda: module(x), ["q", "v"])
+        found["q"].weight = mx.zeros((16, 16))
+        then = tapped.inputs(lambda: module(x), ["out"])
+    assert [*first] == ["q", "v"]
+    assert mx.array_equal(first["q"][0].x, x).item()
+    assert mx.allclose(then["out"][0].x, x @ module.v.weight.T, atol=1e-5).item()
+
+
 def test_moments_of_a_tied_table_sum_both_uses() -> None:
     table = nn.Embedding(50, 16)
     found = Moments(table)
