@@ -5,6 +5,7 @@ Prints progress on stderr and one JSON document on the last line.
 
 The package's weights lie on a grid of four bits, which is no question for a quantizer: up to five
 bits the reference is dithered by up to half a step of that grid, seeded; above, as it is.
+Ours is compared at the peer's bytes or fewer: where it loses with fewer, it is made again.
 
 Each piece of the work is a process with one thread, `--jobs` at a time; `--work DIR` keeps what
 they found, and another run with the same options goes on from there.
@@ -29,13 +30,14 @@ from scripts.bench.quantizing.jobs import (  # noqa: E402
     Job,
     Row,
     Worker,
+    again,
     from_text,
     jobs_of,
     to_text,
 )
 
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-_NEAR = 0.98  # ours may be so much smaller than what it is compared with
+_SAME = 0.003  # sizes that differ by less are the same
 
 
 def say(text: str) -> None:
@@ -98,19 +100,26 @@ def pairs(rows: list[Row]) -> list[dict[str, Any]]:
         mine = [
             own for own in ours
             if all(own[key] == row[key] for key in ("seed", "dithered"))
-            and _NEAR * row["bytes"] <= own["bytes"] <= row["bytes"]
+            and own["bytes"] <= row["bytes"]
         ]  # fmt: skip
-        if mine:
-            own = max(mine, key=lambda one: one["bytes"])
-            keys = ("kl", "perplexity", "top1", "bytes")
-            found.append({
-                "seed": row["seed"], "dithered": row["dithered"], "bits": row.get("bits"),
-                "peer": row["side"], "theirs": {key: row[key] for key in keys},
-                "ours": {key: own[key] for key in keys}, "ratio": own["kl"] / row["kl"],
-            })  # fmt: skip
-        else:
-            say(f"nothing of ours is as large as {row['side']}, {row['bytes']} bytes")
+        own = max(mine, key=lambda one: one["bytes"])
+        keys = ("kl", "kl_error", "perplexity", "top1", "bytes")
+        found.append({
+            "seed": row["seed"], "dithered": row["dithered"], "bits": row.get("bits"),
+            "peer": row["side"], "theirs": {key: row[key] for key in keys},
+            "ours": {key: own[key] for key in keys}, "ratio": own["kl"] / row["kl"],
+            "fewer_bytes": 1 - own["bytes"] / row["bytes"],
+        })  # fmt: skip
     return found
+
+
+def unequal(rows: list[Row]) -> list[Job]:
+    """Ours once more where it lost to a peer with fewer bytes, with as many."""
+    return [
+        again({**pair, "bytes": pair["theirs"]["bytes"]})
+        for pair in pairs(rows)
+        if pair["ratio"] >= 1 and pair["fewer_bytes"] > _SAME
+    ]
 
 
 def run_job(args: argparse.Namespace) -> None:
@@ -125,10 +134,12 @@ def whole(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     bits = [float(one) for one in args.bits.split(",")]
     course = Course(folder, args)
-    first, then = jobs_of(bits, args.seeds, args.peers.split(","))
+    spread = [float(one) for one in args.spread.split(",")]
+    first, then = jobs_of(bits, spread, args.seeds, args.peers.split(","))
     rows = course.rows(first)
     rows += course.rows(then)
-    names = ("bits", "seeds", "tokens", "peers", "calibration_tokens", "jobs")
+    rows += course.rows(unequal(rows))
+    names = ("bits", "spread", "seeds", "tokens", "peers", "calibration_tokens", "jobs")
     return {
         "machine": describe(),
         "options": {name: getattr(args, name) for name in names},
@@ -143,9 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bits", default="2,2.5,3,3.5,4,4.5,5,6,8")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--spread", default="3,4,5", help="The targets of seeds after the first.")
+    parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--peers", default="uniform,mixed,dynamic")
-    parser.add_argument("--calibration-tokens", type=int, default=8192)
+    parser.add_argument("--calibration-tokens", type=int, default=4096)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--work", help="A folder to keep what was found in.")
     for name in ("--job", "--rows", "--options"):

@@ -22,7 +22,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`kind`: "prepare", "ours", "uniform", "recipe" or "dynamic"; `name` is a recipe's."""
+    """`kind`: "prepare", "ours" (at `bits`), "size" (ours of `name` bytes), "uniform", "recipe" (by
+    its `name`) or "dynamic"."""
 
     kind: str
     seed: int
@@ -37,27 +38,40 @@ class Job:
         return f"{self.seed}{'d' if self.is_dithered else ''}-{what}"
 
 
-def jobs_of(bits: list[float], seeds: int, wanted: list[str]) -> tuple[list[Job], list[Job]]:
-    """What comes first, and what follows: dithered for each seed, and as it is once."""
+def jobs_of(
+    bits: list[float], spread: list[float], seeds: int, wanted: list[str]
+) -> tuple[list[Job], list[Job]]:
+    """What comes first, and what follows: all targets with seed 0, dithered or as they are, and
+    those of `spread` with the other seeds, too. The longest jobs of what follows come first."""
     first: list[Job] = []
     then: list[Job] = []
-    cases = [(seed, True) for seed in range(seeds)] + [(0, False)]
-    for seed, is_dithered in cases:
+    for seed, is_dithered in [*((seed, True) for seed in range(seeds)), (0, False)]:
         mine = [b for b in bits if (b <= DITHERED_UP_TO) is is_dithered]
-        if not mine:
-            continue
-        base = Job("prepare", seed, is_dithered)
-        first.append(base)
-        if "mixed" in wanted and is_dithered:
-            then += [replace(base, kind="recipe", name=name) for name in peers.RECIPES]
-        then += [replace(base, kind="ours", bits=(b,)) for b in mine]
-        if "uniform" in wanted:
-            then += [replace(base, kind="uniform", bits=(b,)) for b in mine if b in peers.UNIFORM]
-        if "dynamic" in wanted:
-            for levels in sorted({*peers.LEVELS.values()}):
-                targets = tuple(b for b in mine if peers.LEVELS.get(b) == levels)
-                then += [replace(base, kind="dynamic", bits=targets)] if targets else []
-    return first, then
+        mine = [b for b in mine if not seed or b in spread]
+        if mine:
+            base = Job("prepare", seed, is_dithered)
+            first.append(base)
+            then += _jobs_of(base, mine, wanted)
+    order = ("ours", "dynamic", "recipe", "uniform")
+    return first, sorted(then, key=lambda job: order.index(job.kind))
+
+
+def _jobs_of(base: Job, bits: list[float], wanted: list[str]) -> list[Job]:
+    found = [replace(base, kind="ours", bits=(b,)) for b in bits]
+    if "mixed" in wanted and base.is_dithered and not base.seed:
+        found += [replace(base, kind="recipe", name=name) for name in peers.RECIPES]
+    if "uniform" in wanted:
+        found += [replace(base, kind="uniform", bits=(b,)) for b in bits if b in peers.UNIFORM]
+    if "dynamic" in wanted:
+        for levels in sorted({*peers.LEVELS.values()}):
+            targets = tuple(b for b in bits if peers.LEVELS.get(b) == levels)
+            found += [replace(base, kind="dynamic", bits=targets)] if targets else []
+    return found
+
+
+def again(row: Row) -> Job:
+    """Ours with as many bytes as a peer's row says."""
+    return Job("size", row["seed"], row["dithered"], name=str(int(row["bytes"])))
 
 
 class Worker:
@@ -101,13 +115,12 @@ class Worker:
                 yield _judged(judge, path, bits=bits, side=name)
         elif job.kind == "recipe":
             peers.converted(reference, target, quant_predicate=job.name)
-            row = _judged(judge, target, side=job.name)
-            yield row
-            goal = Goal(size_bytes=int(row["bytes"]))
-            yield self._made(judge, job, here, reference, goal)
+            yield _judged(judge, target, side=job.name)
+        elif job.kind == "size":
+            yield self._made(judge, job, here, reference, Goal(size_bytes=int(job.name)))
         else:
-            yield {**self._made(judge, job, here, reference, Goal(bits=job.bits[0])),
-                   "bits": job.bits[0]}  # fmt: skip
+            (bits,) = job.bits
+            yield {**self._made(judge, job, here, reference, Goal(bits=bits)), "bits": bits}
 
     def _made(self, judge: Judge, job: Job, here: Path, reference: Path, goal: Goal) -> Row:
         name = f"ours-{job.label}"
