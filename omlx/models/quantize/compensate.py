@@ -14,7 +14,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from omlx.models.quantize.formats import Format
 from omlx.models.quantize.refine import Codes, Floats, refine
@@ -38,17 +37,26 @@ class Factor:
     inverse: Floats
     diagonal: Floats
     damped: Floats
+    shift: Floats | None = None
 
     @classmethod
-    def of(cls, moments: Floats, *, num_tokens: int) -> "Factor":
-        """From the weighted sum of so many inputs' outer products [columns, columns]."""
+    def of(cls, moments: Floats, *, num_tokens: int, missing: Floats | None = None) -> "Factor":
+        """From the weighted sum of so many inputs' outer products [columns, columns].
+
+        `missing` is the sum of the outer products of what an input lacks of the original's with
+        the input. Then the products to keep are those of the weight with the original's inputs, as
+        far as these inputs tell of them: the weight is shifted to that by regression (Li et al.,
+        "GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric Calibration", 2025).
+        """
         share = _DAMPING * len(moments) / max(num_tokens, 1)
         damping = min(max(share, _LEAST_DAMPING), _MOST_DAMPING)
         diagonal = np.diag(moments).astype(np.float32)
-        damped = moments.astype(np.float64)
-        mean = float(np.diag(damped).mean()) or 1.0
-        damped[np.diag_indices_from(damped)] += damping * mean
-        return cls(_inverse_factor(damped), diagonal, damped.astype(np.float32))
+        damped = moments.copy()
+        damped[np.diag_indices_from(damped)] += damping * (float(diagonal.mean()) or 1.0)
+        # Only the lower triangle of what is given is read.
+        inverse = np.linalg.cholesky(np.linalg.inv(damped.astype(np.float64))).T.astype(np.float32)
+        shift = None if missing is None else (missing @ inverse.T) @ inverse
+        return cls(inverse, diagonal, damped, shift)
 
 
 def compensated(
@@ -56,11 +64,13 @@ def compensated(
 ) -> tuple[Packed, Floats]:
     """A matrix [rows, columns] of float32 in an affine format, and the values that it stands for.
 
-    The error that is kept small is that of the products with inputs of the factor's moments.
+    The error that is kept small is that of the products with inputs of the factor's moments, from
+    those with the original's inputs where the factor knows of them.
     Deterministic for one BLAS.
     """
     # Columns lie in rows of their own, so that a step touches contiguous memory.
-    wanted = np.array(weight.astype(mx.float32)).T.copy()
+    plain = np.array(weight.astype(mx.float32))
+    wanted = plain.T.copy() if factor.shift is None else (plain + plain @ factor.shift).T.copy()
     found = _by_column(wanted.copy(), factor, form, dtype)
     refine(wanted, found, factor.damped, bits=form.bits, dtype=DTYPES[dtype])
     kind = DTYPES[dtype]
@@ -109,9 +119,3 @@ def _fitted(part: Floats, h: Floats, bits: int, dtype: str) -> tuple[Floats, Flo
         scale, bias = fit(groups, each, bits, dtype=DTYPES[dtype])
         found.append((np.array(scale)[:, 0], np.array(bias)[:, 0]))
     return np.concatenate([s for s, _ in found]), np.concatenate([b for _, b in found])
-
-
-def _inverse_factor(damped: npt.NDArray[np.float64]) -> Floats:
-    """The upper Cholesky factor of the damped moments' inverse."""
-    inverse = np.linalg.inv(damped)
-    return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)

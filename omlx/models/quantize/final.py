@@ -38,10 +38,12 @@ class Moments:
         self._has_whole = type(matrix) in (nn.Linear, nn.Embedding) and columns <= MAX_COLUMNS
         self.num_tokens = 0
         self.whole: Floats | None = None
+        self.missing: Floats | None = None
         self.columns: mx.array | None = None
 
-    def add(self, call: Heard, energy: mx.array) -> None:
-        """Count one call in (mutates); `energy` is that of `passes.energy`."""
+    def add(self, call: Heard, energy: mx.array, original: mx.array | None = None) -> None:
+        """Count one call in (mutates); `energy` is that of `passes.energy`, `original` the input
+        that the call has in the original model, where that is known."""
         kind = type(self._matrix)
         if kind is nn.Embedding and not call.is_head:
             self._add_whole(np.diag(np.array(energy)))
@@ -50,7 +52,11 @@ class Moments:
             self.num_tokens += x.shape[0]
             # Not divided by the number of outputs: of a tied table the head's use and the lookups
             # add up, both as sums over rows.
-            x = x * mx.sqrt(energy)[:, None]
+            weights = mx.sqrt(energy)[:, None]
+            if self._has_whole and original is not None and original.size == call.x.size:
+                off = (original.reshape(x.shape).astype(mx.float32) - x) * weights
+                self._add_missing(np.array(off.T @ (x * weights)))
+            x = x * weights
             if self._has_whole:
                 self._add_whole(np.array(x.T @ x))
             else:
@@ -66,6 +72,9 @@ class Moments:
             self._add_columns(mx.array(np.diag(moments)))
         else:
             self.whole = moments if self.whole is None else self.whole + moments
+
+    def _add_missing(self, products: Floats) -> None:
+        self.missing = products if self.missing is None else self.missing + products
 
     def _add_columns(self, sums: mx.array) -> None:
         self.columns = sums if self.columns is None else self.columns + sums
@@ -95,7 +104,7 @@ def rounded(matrix: Any, form: Format, moments: Moments, *, dtype: str) -> Tenso
     importance = moments.importance()
     if form.mode == "affine" and moments.whole is not None and float(moments.whole.trace()) > 0:
         step = max(1, _SLAB_VALUES // weight.shape[-1])
-        factor = Factor.of(moments.whole, num_tokens=moments.num_tokens)
+        factor = Factor.of(moments.whole, missing=moments.missing, num_tokens=moments.num_tokens)
         parts: Sequence[Packed] = [
             compensated(weight[first : first + step].astype(mx.float32), factor, form, dtype=dtype)[
                 0

@@ -7,9 +7,11 @@ Knows nothing about how plans are made or results are written.
 # pyright: basic
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from omlx.models.quantize.final import Moments, others, put_rounded, rounded, values_of
 from omlx.models.quantize.formats import BY_LABEL
@@ -70,12 +72,15 @@ class Rounds:
         energies = self._work.get_arrays(f"energy-{idx:04d}.safetensors")
         made: Arrays = {}
         with Tapped(layer, found) as tapped:
+            places = self._keep_originals(layered, tapped, idx)
             for names in self._runs.staged(layered, tapped, idx, before["b0"]):
                 moments = {name: Moments(found[name]) for name in names}
                 for at in range(len(self._runs.batches)):
                     given = (at, before[f"b{at}"])
                     heard = self._runs.heard_in(layered, tapped, idx, given, names)
-                    _count(moments, heard, energies, at)
+                    kept = self._work.get_arrays(_original_file(at)) if places else {}
+                    originals = {call: kept[place] for call, place in places.items()}
+                    _count(moments, heard, energies, at, originals)
                 for name in names:
                     parts = self._rounded(found[name], prefix + name, moments.pop(name))
                     if parts:
@@ -89,6 +94,23 @@ class Rounds:
             for at, batch in enumerate(self._runs.batches)
         }
         return made, after
+
+    def _keep_originals(self, layered: LayeredModel, tapped: Tapped, idx: int) -> dict[str, str]:
+        """What a layer's matrices hear in the original model, in a file for each batch; the names
+        of arrays there by those of calls."""
+        names = [name for name, tap in tapped.taps.items() if type(tap.inner) is nn.Linear]
+        inputs = self._work.get_arrays(x_file(idx))
+        places: dict[str, str] = {}
+        for at in range(len(self._runs.batches)):
+            heard = self._runs.heard_in(layered, tapped, idx, (at, inputs[f"b{at}"]), names)
+            kept: dict[int, tuple[str, mx.array]] = {}
+            for name, calls in heard.items():
+                for number, call in enumerate(calls):
+                    call_name = f"{name}|{number}"
+                    places[call_name], _ = kept.setdefault(id(call.x), (call_name, call.x))
+            if kept:
+                self._work.put_arrays(_original_file(at), dict(kept.values()))
+        return places
 
     def _rounded(self, matrix: Any, whole: str, moments: Moments) -> Arrays:
         """A matrix's tensors in its format, by suffix; none where it stays in floats."""
@@ -152,9 +174,18 @@ def _plain(_: Any, x: mx.array, run: Run) -> mx.array:
     return run(x)
 
 
+def _original_file(at: int) -> str:
+    return f"original-{at:04d}.safetensors"
+
+
 def _count(
-    moments: Mapping[str, Moments], heard: Heards, energies: Mapping[str, mx.array], at: int
+    moments: Mapping[str, Moments],
+    heard: Heards,
+    energies: Mapping[str, mx.array],
+    at: int,
+    originals: Mapping[str, mx.array] = MappingProxyType({}),
 ) -> None:
     for name, calls in heard.items():
         for number, call in enumerate(calls):
-            moments[name].add(call, energies[f"{name}|b{at}|{number}"])
+            original = originals.get(f"{name}|{number}")
+            moments[name].add(call, energies[f"{name}|b{at}|{number}"], original)

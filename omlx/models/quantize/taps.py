@@ -49,6 +49,11 @@ class Tap(nn.Module):
         self._state: Callable[[], _State] = _keeper(numbers)
 
     @property
+    def inner(self) -> Any:
+        """The matrix itself."""
+        return self._reach()
+
+    @property
     def hears(self) -> "_State":
         """What was heard since the last `reset`."""
         return self._state()

@@ -84,6 +84,29 @@ def test_errors_that_are_made_good_leave_less_in_the_output(form: Format) -> Non
     assert output_error(weight, packed.values(form), x) < output_error(weight, nearest, x)
 
 
+@pytest.mark.parametrize("label", ["2/32", "3/64", "8/64"])
+def test_what_inputs_lack_of_the_original_s_is_made_good(label: str) -> None:
+    """Inputs that lost what others still tell of: the products come near to the original's."""
+    weight, form = matrix(), BY_LABEL[label]
+    original = inputs(count=4000)
+    x = original + 0.3 * mx.random.normal(original.shape, key=mx.random.key(7))
+    x[:, 5] = 0.0
+    moments, missing = np.array(x.T @ x), np.array((original - x).T @ x)
+    errors: list[float] = []
+    for what in (None, missing):
+        factor = Factor.of(moments, num_tokens=len(x), missing=what)
+        packed, _ = compensated(weight, factor, form, dtype="float16")
+        off = x @ packed.values(form).T - original @ weight.T
+        errors.append(float(mx.mean(mx.square(off)).item()))
+    assert errors[1] < 0.9 * errors[0]
+    nothing = Factor.of(moments, num_tokens=len(x), missing=np.zeros_like(missing))
+    plainly = Factor.of(moments, num_tokens=len(x))
+    first, second = (
+        compensated(weight, factor, form, dtype="float16")[1] for factor in (nothing, plainly)
+    )
+    assert np.array_equal(first, second)
+
+
 @pytest.mark.parametrize("count", [40, 4000])
 def test_few_inputs_are_not_overfitted(count: int) -> None:
     """Judged by other inputs of the same kind, compensation is no worse than the nearest values."""
