@@ -88,6 +88,7 @@ class Worker:
         started = time.monotonic()
         if job.kind == "prepare":
             here.mkdir(exist_ok=True)
+            shutil.rmtree(here / "new", ignore_errors=True)
             if job.is_dithered and not reference.exists():
                 dithered(demo_model(), here / "new", job.seed).rename(reference)
             own = Judge(reference, here, self._options["tokens"]).record()

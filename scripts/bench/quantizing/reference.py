@@ -44,6 +44,7 @@ class Judge:
 
     def record(self) -> float:
         """Write the file; the reference's own perplexity."""
+        self._file.unlink(missing_ok=True)  # of a run that was broken off
         model = agreement.in_float32(load(self._reference).model)
         found = agreement.windows(model, self._contexts)
         return agreement.perplexity(
