@@ -185,10 +185,10 @@ class Course:
             self._add("ready", "s", ready_s, Label(Process.COLD, Start.MISS), {"of": "start"})
         self._warm_up(0)
 
-    def _warm_up(self, number: int) -> None:
-        """Weights in memory, kernels compiled: nobody's first token waits for that."""
+    def _warm_up(self, number: int) -> Answer:
+        """Weights in memory, kernels compiled: no other first token waits for that."""
         text = self.prompts.warm_up[number]
-        self._ask([{"role": "user", "content": text}], _WARM_REPLY)
+        return self._ask([{"role": "user", "content": text}], _WARM_REPLY)
 
     def _cold(self) -> None:
         answer = self._ttft("cold", 0, Start.MISS)
@@ -213,7 +213,8 @@ class Course:
         self._add("ready", "s", ready_s, label, {"of": "restart"})
         if not dropped.is_dropped and dropped.num_files:
             self.notes.append(f"{self.side.name}: page cache not dropped: {dropped.reason}")
-        self._warm_up(1)
+        first_s = ready_s + self._warm_up(1).first_s
+        self._add("started", "s", first_s, Label(Process.COLD, Start.MISS), {"of": "restart"})
         self._ttft("restart", 3, Start.MIXED)
 
     def _ttft(

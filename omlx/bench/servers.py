@@ -97,9 +97,12 @@ class Server:
         assert self._program is not None, "not started"
         return self._program
 
-    def start(self, settings: Mapping[str, object] | None = None) -> float:
+    def start(
+        self, settings: Mapping[str, object] | None = None, *, is_loaded: bool = True
+    ) -> float:
         """Start it, with further settings if given, and wait until its models are loaded.
 
+        Without `is_loaded` it is enough that it takes requests, which wait for the load then.
         Returns the seconds that took. BenchError; nothing is left running then.
         """
         if settings:
@@ -116,7 +119,8 @@ class Server:
         try:
             self._program.start()
             self._program.wait_until(self._has_address, timeout_s=_START_S)
-            self._program.wait_until(self._is_ready, timeout_s=_LOAD_S)
+            if is_loaded:
+                self._program.wait_until(self._is_ready, timeout_s=_LOAD_S)
         except BaseException:
             self._program.kill()
             raise
@@ -132,10 +136,7 @@ class Server:
             )
 
     def restart(self, settings: Mapping[str, object] | None = None) -> float:
-        """Stop it, and start it again on the same store, with further settings if given.
-
-        Returns the seconds until it was ready again.
-        """
+        """Stop it, and `start` it again on the same store, with further settings if given."""
         self.stop()
         return self.start(settings)
 

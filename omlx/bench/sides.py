@@ -55,7 +55,10 @@ class Side(Protocol):
         ...
 
     def restart(self) -> tuple[float, Dropped]:
-        """End it as a user would and start it again with what it kept, out of the page cache."""
+        """End it as a user would and start it again with what it kept, out of the page cache.
+
+        The seconds are those until it took requests: its model may still be loading.
+        """
         ...
 
     def target(self) -> Target:
@@ -120,7 +123,7 @@ class OwnSide:
         """As `Side`."""
         self._running.stop()
         dropped = self._running.drop_page_cache()
-        return self._running.start(), dropped
+        return self._running.start(is_loaded=False), dropped
 
     def target(self) -> Target:
         """As `Side`."""

@@ -1,4 +1,4 @@
-"""The groups of commands: cache, model, key, config.
+"""The groups of commands: cache, model, kernel, key, config.
 
 Knows nothing about what their commands do.
 """
@@ -43,6 +43,19 @@ model = _group(
         "unload": LazyCommand(
             "omlx.cli.resident:unload",
             "Unload a model in the running server, and wait until its process is gone.",
+        ),
+    },
+)
+
+kernel = _group(
+    "kernel",
+    "Build the kernels of omlx for this GPU, and show how they stand.",
+    {
+        "build": LazyCommand(
+            "omlx.cli.kernel:build", "Compile, verify and time kernels on this device."
+        ),
+        "status": LazyCommand(
+            "omlx.cli.kernel:status", "Show each kernel: verified, faster and in use, or why not."
         ),
     },
 )

@@ -36,6 +36,9 @@ COMMANDS = {
     "quantize": LazyCommand(
         "omlx.cli.quantize:quantize", "Make a smaller model, in formats chosen by measurement."
     ),
+    "kernel": LazyCommand(
+        "omlx.cli.groups:kernel", "Build the kernels of omlx for this GPU, and show how they stand."
+    ),
     "bench": LazyCommand("omlx.cli.bench:bench", "Measure models, servers and the prefix cache."),
     "key": LazyCommand("omlx.cli.groups:key", "Make, list and remove API keys."),
     "config": LazyCommand("omlx.cli.groups:config", "Show the settings and where they come from."),

@@ -159,17 +159,28 @@ class Batch:
         if row.uid is not None:
             del self._by_uid[row.uid]
 
+    @property
+    def done_ids(self) -> list[str]:
+        """The rows that would begin to decode in the next step."""
+        rows = self._rows.items()
+        return [row_id for row_id, row in rows if row.prefill and row.prefill.is_finished]
+
     def step(
-        self, chosen: Collection[str] | None = None, grain: int | None = None
+        self,
+        chosen: Collection[str] | None = None,
+        grain: int | None = None,
+        *,
+        starts: bool = True,
     ) -> tuple[list[RowProgress], list[RowToken]]:
         """Prefill, then decode one token for every decoding row.
 
         The `chosen` prompts compute a piece each, of at most `grain` tokens and ending on its grid;
-        None is one chunk for the prompts in their order. Finished rows are gone afterwards. An
-        exception leaves the batch unusable: call `reset`.
+        None is one chunk for the prompts in their order. Without `starts` those that are done wait
+        another step. Finished rows are gone afterwards. An exception leaves the batch unusable:
+        call `reset`.
         """
         chosen = _in_order(self._rows, self._prefill_chunk) if chosen is None else chosen
-        progress = self._prefill(chosen, grain or self._prefill_chunk)
+        progress = self._prefill(chosen, grain or self._prefill_chunk, starts=starts)
         if not self._by_uid:
             return progress, []
         uids = list(self._decoding.uids)
@@ -199,7 +210,7 @@ class Batch:
         final = response.prompt_cache
         return RowToken(row_id, response.token, finish, final, num_cached, logprob, top)
 
-    def _prefill(self, chosen: Collection[str], grain: int) -> list[RowProgress]:
+    def _prefill(self, chosen: Collection[str], grain: int, *, starts: bool) -> list[RowProgress]:
         """Launch what may be computed, then take up what was launched before: the device has a
         piece of one prompt to compute while the host waits for the last one of another."""
         running: list[tuple[str, _Row, Prefill]] = []
@@ -208,7 +219,8 @@ class Batch:
             if prefill is None:
                 continue
             if prefill.is_finished:  # what its last piece computed has been sliced by now
-                self._start_decoding(row_id, row, prefill)
+                if starts:
+                    self._start_decoding(row_id, row, prefill)
                 continue
             if prefill.next_size and row_id in chosen:
                 prefill.launch(grain)
@@ -253,21 +265,9 @@ class Batch:
         token = None
         if row.uid is not None and row.uid in batch.uids:
             index = batch.uids.index(row.uid)
-            token = self._next(row, index)
+            token = _next_token(batch, row, index)
         self.remove(row_id)
         return token
-
-    def _next(self, row: _Row, index: int) -> RowToken:
-        batch, row_id = self._decoding, row.input.row_id
-        num_cached, token = len(batch.tokens[index]), int(batch._next_tokens[index].item())
-        if token == NOT_FINITE:
-            row.input.sampling.blame()
-            return RowToken(row_id, token, "fault", None, num_cached)
-        finish = "length" if batch._num_tokens[index] + 1 >= batch.max_tokens[index] else None
-        if batch._matchers[index].advance(token):
-            finish = "stop"
-        logprob, top = noted(row.input.sampling.shape, batch._next_tokens[index])
-        return RowToken(row_id, token, finish, None, num_cached, logprob, top)
 
     def num_cached(self, row_id: str) -> int:
         """How many tokens the row's state covers; 0 for a row that no step has reached yet."""
@@ -305,6 +305,20 @@ class Batch:
     def close(self) -> None:
         """Give back what the generator holds."""
         self._generator.close()
+
+
+def _next_token(batch: Any, row: _Row, index: int) -> RowToken:
+    """The token of a row that is computed and not delivered yet."""
+    row_id = row.input.row_id
+    num_cached, token = len(batch.tokens[index]), int(batch._next_tokens[index].item())
+    if token == NOT_FINITE:
+        row.input.sampling.blame()
+        return RowToken(row_id, token, "fault", None, num_cached)
+    finish = "length" if batch._num_tokens[index] + 1 >= batch.max_tokens[index] else None
+    if batch._matchers[index].advance(token):
+        finish = "stop"
+    logprob, top = noted(row.input.sampling.shape, batch._next_tokens[index])
+    return RowToken(row_id, token, finish, None, num_cached, logprob, top)
 
 
 def _in_order(rows: Mapping[str, _Row], chunk: int) -> list[str]:

@@ -50,10 +50,10 @@ from omlx.engine.row import Row
 from omlx.engine.sampling import Sampling, make_sampling
 from omlx.engine.scheduler import Limits, Scheduler
 from omlx.engine.solo import SoloBatch
-from omlx.engine.warmup import Served, WarmUp
+from omlx.engine.warmup import Served, WarmUp, nobody_waits
 from omlx.models.config import context_window
 from omlx.models.fingerprint import identify
-from omlx.models.load import LoadedModel, load, mlx_lm_version, probe_caches
+from omlx.models.load import KernelUse, LoadedModel, load, mlx_lm_version, probe_caches
 from omlx.units import format_size
 
 _log = logging.getLogger("omlx.engine")
@@ -122,16 +122,31 @@ def assemble(
     emit: Callable[[Sequence[Event]], None],
     publish: Callable[[EngineSnapshot], None],
     pulse: Pulse | None = None,
+    is_awaited: Callable[[], bool] = nobody_waits,
 ) -> Assembly:
-    """Load the model, build the loop around it and warm it up; ModelError, StoreError."""
+    """Load the model, build the loop around it and warm it up, as long as no request waits for it;
+    ModelError, StoreError."""
     started = time.monotonic()
-    loaded = load(Path(config.model_path))
+    loaded = load(Path(config.model_path), kernels=_kernels(config))
     seconds = time.monotonic() - started
     _log.info("loaded %s of weights in %.1f s", format_size(loaded.weight_bytes), seconds)
     identity = identify(Path(config.model_path), mlx_lm_version=mlx_lm_version())
     return assemble_loaded(
-        config, loaded, identity, emit=emit, publish=publish, pulse=pulse, load_s=seconds
+        config,
+        loaded,
+        identity,
+        emit=emit,
+        publish=publish,
+        pulse=pulse,
+        load_s=seconds,
+        is_awaited=is_awaited,
     )
+
+
+def _kernels(config: EngineConfig) -> KernelUse | None:
+    if not config.kernel_records:
+        return None
+    return KernelUse(Path(config.kernel_records), is_required=config.require_kernels)
 
 
 def assemble_loaded(
@@ -145,12 +160,12 @@ def assemble_loaded(
     pulse: Pulse | None = None,
     make_scheduler: Callable[..., Scheduler] = Scheduler,
     load_s: float = 0.0,
+    is_awaited: Callable[[], bool] = nobody_waits,
 ) -> Assembly:
     """The loop around a model that is in memory already; `identity` is its fingerprint."""
     keep_buffers()
-    inbox = Inbox()
     chunk = config.prefill_chunk or auto_prefill_chunk()
-    caches = probe_caches(loaded.model)
+    inbox, caches = Inbox(), probe_caches(loaded.model)
     why_solo = why_not_merged(caches)
     num_rows = 1 if why_solo else config.max_active
     cache, note = build_cache(config, caches, identity, inbox, why_solo)
@@ -190,8 +205,8 @@ def assemble_loaded(
         clock=time.monotonic,
     )
     served = _served(loaded, num_rows, chunk) if config.warm_up else None
-    warm_up_s = _warm_up(batch, served, cache=cache, pacer=pacer, admission=admission)
-    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes))
+    warm_up_s = _warm_up(batch, served, is_awaited, cache, pacer=pacer, admission=admission)
+    gauge.started(StartFigures(load_s, warm_up_s, loaded.weight_bytes, loaded.kernels))
     last = partial(gauge.publish, scheduler)
     return Assembly(inbox, loop, batch, prefix, disk, admission, buffers, grammars, last)
 
@@ -216,8 +231,9 @@ def _served(loaded: LoadedModel, num_rows: int, chunk: int) -> Served:
 def _warm_up(
     batch: Batch | SoloBatch,
     served: Served | None,
-    *,
+    is_awaited: Callable[[], bool],
     cache: EngineCache | None,
+    *,
     pacer: Pacer,
     admission: Admission,
 ) -> float:
@@ -238,6 +254,7 @@ def _warm_up(
         prefilled=cache.tiers.cost.prefilled if cache else no_prefills,
         clock=time.monotonic,
         limit_s=auto_warm_up_s(),
+        is_awaited=is_awaited,
     ).run()
     parts = "" if figures.is_whole else ", not at all shapes"
     _log.info("warmed up in %.1f s: %d steps%s", figures.seconds, figures.num_steps, parts)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class EngineConfig:
     """One model and how to run it; None means: decide from the machine.
 
-    `allowed_bytes` is what it may use of `memory_limit` at first, None for all of it.
+    `allowed_bytes` is what it may use of `memory_limit` at first, None for all of it;
+    `kernel_records` is the file of the verdicts on kernels, empty for none.
     """
 
     model_id: str
@@ -36,6 +37,8 @@ class EngineConfig:
     write_delay_s: float = 2.0
     drain_s: float = 10.0
     warm_up: bool = True
+    kernel_records: str = ""
+    require_kernels: bool = False
     log_level: str = "info"
     log_file: str | None = None
     log_max_bytes: int = 10**7

@@ -103,6 +103,10 @@ class LocalEngine:
         """Use at most so much of `engine.memory_limit` from the next step on."""
         self._call(lambda assembly: assembly.allow(limit_bytes))
 
+    def is_awaited(self) -> bool:
+        """Whether a request waits for the model to be loaded."""
+        return self._assembly is None and bool(self._live)
+
     def release(self, timeout_s: float) -> bool:
         """Drop the blocks in memory, those that are on no disk are written, and give freed buffers
         back to the system; False if that is not done within the limit."""

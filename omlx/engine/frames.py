@@ -174,11 +174,16 @@ def _trail(fields: Frame | None) -> Trail | None:
     return Trail(**changed)
 
 
+def _start(fields: Frame) -> StartFigures:
+    changed: Frame = {**fields, "kernels": tuple(fields["kernels"])}
+    return StartFigures(**changed)
+
+
 def snapshot_from(fields: Frame) -> EngineSnapshot:
     """The figures in a frame."""
     parts: Frame = {
         "memory_use": MemoryUse(**fields["memory_use"]),
-        "start": StartFigures(**fields["start"]),
+        "start": _start(fields["start"]),
         "memory": TierUsage(**fields["memory"]),
         "disk": TierUsage(**fields["disk"]),
         "snapshots": SnapshotUsage(

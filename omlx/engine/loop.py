@@ -31,6 +31,7 @@ from omlx.engine.request import (
 )
 from omlx.engine.row import Row
 from omlx.engine.scheduler import Scheduler
+from omlx.engine.together import Together
 from omlx.engine.turns import Stage
 
 _log = logging.getLogger("omlx.engine.loop")
@@ -45,11 +46,13 @@ class RowBatch(Protocol):
 
     @property
     def row_ids(self) -> Collection[str]: ...
+    @property
+    def done_ids(self) -> list[str]: ...
     def __len__(self) -> int: ...
     def insert(self, row: RowInput) -> None: ...
     def remove(self, row_id: str) -> None: ...
     def step(
-        self, chosen: Collection[str], grain: int
+        self, chosen: Collection[str], grain: int, *, starts: bool
     ) -> tuple[list[RowProgress], list[RowToken]]: ...
     def num_left(self, row_id: str) -> int: ...
     def take_next(self, row_id: str) -> RowToken | None: ...
@@ -87,11 +90,11 @@ class EngineLoop:
         self._scheduler = scheduler
         self._intake = intake
         self._rows = intake.rows
-        self._pacer = pacer
-        self._admission = admission
+        self._pacer, self._admission = pacer, admission
         self._meter = meter
         self._buffers = buffers
         self._room = 0
+        self._together = Together(batch, scheduler, intake.rows, pacer=pacer, clock=clock)
         self._recovery = Recovery(
             keeper, scheduler, intake, pacer=pacer, admission=admission, fail=self._fail
         )
@@ -120,7 +123,7 @@ class EngineLoop:
         """Work until `stop`; requests that are still there then are aborted."""
         while not self._stopping.is_set():
             has_work = len(self._batch) > 0 or self._intake.has_work
-            self.turn(0.0 if has_work else self._wait_s)
+            self.turn(self._together.pause_s if has_work else self._wait_s)
         for request_id in list(self._rows):
             self.abort(request_id)
         while self._rows:
@@ -140,7 +143,7 @@ class EngineLoop:
     def _work(self) -> None:
         """Preempt, admit, start prefills, step the batch, upkeep, events."""
         self._make_way()
-        room = self._pacer.room(self._scheduler.count(Stage.DECODING))
+        room = self._together.room(self._pacer.room(self._scheduler.count(Stage.DECODING)))
         self._room = room = self._admission.room(self._scheduler.lengths(), room)
         chosen = self._intake.work(self._events.append, room)
         if len(self._batch):
@@ -169,16 +172,16 @@ class EngineLoop:
         if refused is not None:
             self._events.append(Failed(request.id, *refused))
 
-    def _step(self, chosen: Collection[str], grain: int) -> None:
-        started = self._clock()
+    def _step(self, chosen: Sequence[str], grain: int) -> None:
+        starts, started = not self._together.holds(chosen), self._clock()
         self._meter.begin()
-        progress, tokens = self._batch.step(chosen, grain)
+        progress, tokens = self._batch.step(chosen, grain, starts=starts)
         num_begun = self._scheduler.computed({i: self._batch.num_left(i) for i in chosen})
         for p in progress:
             self._prefilled(self._rows[p.row_id], p)
         for t in tokens:
             self._decoded(self._rows[t.row_id], t)
-        seconds, num_prefilled = self._clock() - started, sum(p.step_tokens for p in progress)
+        seconds, num_prefilled = self._clock() - started, _num_prefilled(progress)
         self._pacer.stepped(seconds, num_prefilled, len(tokens))
         self._admission.stepped(grain if num_begun else 0, self._meter.end(), _longest(progress))
         self._gauge.stepped(seconds, num_prefilled, len(tokens))
@@ -263,6 +266,11 @@ class EngineLoop:
         self._intake.leave(row.id)
         self._keeper.release(row)
         del self._rows[row.id]
+
+
+def _num_prefilled(progress: Sequence[RowProgress]) -> int:
+    """Without last tokens, which are computed with rows that decode and cost what these do."""
+    return sum(p.step_tokens for p in progress if not p.is_complete)
 
 
 def _longest(progress: Sequence[RowProgress]) -> int:

@@ -25,6 +25,16 @@ class Pacer:
         self._most = chunk
         self._num_since = 0
 
+    def cost_s(self, num_tokens: int) -> float | None:
+        """How long so many prompt tokens take lately; None while that is not known."""
+        return num_tokens * self._token_s if self._token_s else None
+
+    def within(self, seconds: float) -> int:
+        """Prompt tokens of a step without decoding that ends within so long; 0 where none does, or
+        where their cost is not known."""
+        num_tokens = int(seconds / self._token_s) if self._token_s else 0
+        return min(self._grain(num_tokens), self._most) if num_tokens >= _LEAST else 0
+
     def room(self, num_decoding: int) -> int:
         """Prompt tokens of the next step: all of a chunk when no row decodes; otherwise what keeps
         the gap under its limit, but at least half of the time."""
@@ -53,7 +63,8 @@ class Pacer:
             if self._num_since >= _TRUST and self._most < self._chunk:
                 self._num_since, self._most = 0, min(2 * self._most, self._chunk)
             decode_s = self._decode_s if num_decoded else 0.0
-            cost = max(seconds - decode_s, seconds * _LEAST_PART) / num_prefilled
+            spent_s = max(seconds - decode_s, seconds * _LEAST_PART)
+            cost = spent_s / max(num_prefilled, _LEAST)
             self._token_s = _follow(self._token_s, cost)
         elif num_decoded:
             self._decode_s = _follow(self._decode_s, seconds)

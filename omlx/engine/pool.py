@@ -17,10 +17,10 @@ from omlx.engine.process import EngineProcess
 from omlx.engine.request import EngineState, Listener
 from omlx.engine.room import RoomLimits, Verdict, make_room
 from omlx.engine.slot import Slot, Stay, Wish
+from omlx.engine.spares import Spares
 from omlx.engine.spawn import Spawner
 from omlx.engine.supervisor import SupervisedEngine
 from omlx.engine.watch import Patience
-from omlx.errors import OmlxError
 from omlx.models.locate import ModelEntry
 from omlx.models.names import names_of
 from omlx.models.version import files_version
@@ -57,6 +57,8 @@ def engine_config(entry: ModelEntry, resolved: Resolved) -> EngineConfig:
         load=cache.load,
         write_delay_s=cache.write_delay,
         drain_s=s.server.drain_timeout,
+        kernel_records=str(resolved.kernels_path) if s.kernels.enabled else "",
+        require_kernels=s.kernels.require,
         warm_up=resolved.for_model(entry.id, entry.path).engine.warm_up,
         log_level=s.log.level,
         log_file=None if s.log.file is None else str(s.log.file),
@@ -95,7 +97,7 @@ class Pool:
         spawner: Spawner | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spawner = spawner
+        self._spawner, self._spares = spawner, Spares(spawner)
         self._entries = tuple(entries)
         self._make_child = make_child
         self._policy = policy or PoolPolicy()
@@ -203,7 +205,7 @@ class Pool:
         if not self._wanted:
             self._release()
         self._share()
-        self._spawner = _refill(self._spawner, [s.engine.state() for s in self._slots.values()])
+        self._spares.turn([s.engine for s in self._slots.values()], self._clock())
 
     def _share(self) -> None:
         """Tell the engines what they may use of the memory; rows need it more than idle models."""
@@ -278,20 +280,6 @@ class Pool:
         if limit_bytes is not None:
             child.allow(limit_bytes)
         return child
-
-
-def _refill(spawner: Spawner | None, states: Collection[EngineState]) -> Spawner | None:
-    """Start a spare process while no model loads, which its imports would slow down; None if there
-    will be no more of them."""
-    is_loading = EngineState.STARTING in states or EngineState.LOADING in states
-    if spawner is None or is_loading or EngineState.READY not in states:
-        return spawner
-    try:
-        spawner.refill()
-    except (OmlxError, OSError) as error:
-        _log.warning("no spare engine process can be started: %s", error)
-        return None
-    return spawner
 
 
 def _idlest(slots: Collection[Slot], least_s: float) -> Slot | None:

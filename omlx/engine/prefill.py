@@ -67,12 +67,13 @@ class Prefill:
         return not self._pieces and not self._running
 
     def launch(self, grain: int) -> None:
-        """Begin to compute the next piece, or of a longer one what ends on the grid of `grain`;
-        returns before it is done."""
+        """Begin to compute the next piece, or of a longer one what ends on the grid of `grain`,
+        half of it more rather than less than half; returns before it is done."""
         piece = self._pieces.popleft()
         if len(piece) > grain:
             start = len(self.prefix) + len(self.launched)
             size = (start + grain) // grain * grain - start
+            size += grain if size < grain // 2 else 0
             self._pieces.appendleft(piece[size:])
             piece = piece[:size]
         self._model(mx.array([list(piece)]), cache=self.caches)

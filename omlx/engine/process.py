@@ -307,7 +307,8 @@ def run_child(sock: socket.socket) -> int:
         if engine.state() is not EngineState.FAILED:  # else the server knows what it still has
             tell(lambda: events_frame(events))
 
-    engine = LocalEngine(config, on_change=changed, build=partial(assemble, pulse=pulse))
+    build = partial(assemble, pulse=pulse, is_awaited=lambda: engine.is_awaited())
+    engine = LocalEngine(config, on_change=changed, build=build)
     engine.start(forward)
     timeout_s = _ORPHAN_FLUSH_S
     while (frame := receive(sock)) is not None:

@@ -304,11 +304,12 @@ class MemoryUse:
 @dataclass(frozen=True, slots=True)
 class StartFigures:
     """What the start of an engine took: seconds to load the weights, of so many bytes, and seconds
-    of the steps that warmed it up."""
+    of the steps that warmed it up; and the names of the kernels that serve it."""
 
     load_s: float = 0.0
     warm_up_s: float = 0.0
     weight_bytes: int = 0
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

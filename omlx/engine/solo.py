@@ -43,8 +43,17 @@ class SoloBatch:
         """Take a row out at once; unknown rows pass."""
         self._rows.pop(row_id, None)
 
+    @property
+    def done_ids(self) -> list[str]:
+        """None: a row never waits for another one's prompt, which can't be computed before it."""
+        return []
+
     def step(
-        self, chosen: Collection[str] | None = None, grain: int | None = None
+        self,
+        chosen: Collection[str] | None = None,
+        grain: int | None = None,
+        *,
+        starts: bool = True,
     ) -> tuple[list[RowProgress], list[RowToken]]:
         """Prefill one piece of the oldest row, or decode one token of it; `chosen` and `grain`
         as in Batch.

@@ -75,10 +75,18 @@ class Spawner:
             spare.sock.close()
         return spawn(self._blas)
 
+    def has_spare(self) -> bool:
+        """Whether a spare lives, or none is wanted any more."""
+        with self._lock:
+            return self._is_closed or self._lives()
+
+    def _lives(self) -> bool:
+        return self._spare is not None and self._spare.process.poll() is None
+
     def refill(self) -> None:
         """Start a spare if there is none (mutates)."""
         with self._lock:
-            if self._is_closed or (self._spare and self._spare.process.poll() is None):
+            if self._is_closed or self._lives():
                 return
             if self._spare is not None:
                 self._spare.sock.close()

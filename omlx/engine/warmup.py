@@ -31,6 +31,11 @@ _FAULTS = (
 )  # fmt: skip
 
 
+def nobody_waits() -> bool:
+    """The default of `is_awaited`."""
+    return False
+
+
 class WarmBatch(Protocol):
     """What a warm-up needs of a batch; see omlx.engine.batch.Batch."""
 
@@ -57,7 +62,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpFigures:
-    """How long a warm-up took, in seconds; `is_whole` is False where time or memory ended it."""
+    """How long a warm-up took, in seconds; `is_whole` is False where time, memory or a
+    request ended it."""
 
     seconds: float = 0.0
     num_steps: int = 0
@@ -84,8 +90,10 @@ class WarmUp:
         prefilled: Callable[[int, float], None],
         clock: Callable[[], float],
         limit_s: float,
+        is_awaited: Callable[[], bool] = nobody_waits,
     ) -> None:
-        """No step is begun after `limit_s`, or that is known to end after it."""
+        """No step is begun after `limit_s`, or that is known to end after it, or while somebody
+        waits for an answer: the shapes of a request are better met by that request."""
         self._batch = batch
         self._served = served
         self._make_sampling = make_sampling
@@ -95,6 +103,7 @@ class WarmUp:
         self._prefilled = prefilled
         self._clock = clock
         self._limit_s = limit_s
+        self._is_awaited = is_awaited
         self._ends_at = 0.0
         self._num_steps = 0
         self._token_s: float | None = None  # the least that a prompt token has taken
@@ -129,7 +138,7 @@ class WarmUp:
 
     @property
     def _left_s(self) -> float:
-        return self._ends_at - self._clock()
+        return 0.0 if self._is_awaited() else self._ends_at - self._clock()
 
     def _tell(self) -> None:
         """Tell what a prompt token costs."""

@@ -17,7 +17,7 @@ Knows nothing about who shows it. The shape (times in seconds, sizes in bytes, n
                  "is_stalled": bool, "pid": int | null,
                  "restarts", "quarantined_prompts", "requests": int,
                  "window": int | null, "cache_note": str,
-                 "load_s", "warm_up_s": float, "weight_bytes": int,
+                 "load_s", "warm_up_s": float, "weight_bytes": int, "kernels": [str],
                  "waiting", "loading", "prefilling", "decoding": int,
                  "finished_requests", "failed_requests", "generated_tokens", "preemptions": int,
                  "tokens_per_s": {"prefill", "decode": float},
@@ -45,7 +45,8 @@ are those of its requests that are over, "counters" its engine's own, since that
 are the last 20 requests that are over, the newest first, without any text; "part" is where a prompt
 left what was stored. "memory" and "disk" count snapshots of recurrent layers, too; "writes" are
 bytes on their way to disk, and those of today (UTC) against the limit of a day. "load_s" is how
-long the weights took to load, "warm_up_s" the steps before the model was ready.
+long the weights took to load, "warm_up_s" the steps before the model was ready; "kernels" are those
+of omlx that serve it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

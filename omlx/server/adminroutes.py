@@ -6,8 +6,8 @@ bytes, null = not known), beside the status, which `admin` describes:
     models:   {"models": [{"id": str, "names": [str], "model_type": str, "path": str,
                            "source": str, "revision": str | null, "quantization": str | null,
                            "weight_bytes": int, and "state", "error", "window", "pid",
-                           "is_stalled", "restarts", "requests", "load_s", "warm_up_s" as in the
-                           status}],
+                           "is_stalled", "restarts", "requests", "load_s", "warm_up_s", "kernels"
+                           as in the status}],
                "refused": {id: reason}}
     cache:    {"is_on": bool, "models": [{"id": str, "cache_note": str, and "memory", "disk",
                            "snapshots", "writes", "counters" as in the status}]}
@@ -50,6 +50,7 @@ _OF_MODEL = (
     "requests",
     "load_s",
     "warm_up_s",
+    "kernels",
 )
 _OF_CACHE = ("cache_note", "memory", "disk", "snapshots", "writes", "counters")
 _DEFAULT = Origin(OriginKind.DEFAULT, "default")

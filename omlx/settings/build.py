@@ -122,6 +122,11 @@ class Resolved:
         return places.journal_path(self.home)
 
     @property
+    def kernels_path(self) -> Path:
+        """The file of the verdicts on kernels."""
+        return places.kernels_path(self.home)
+
+    @property
     def prompts_path(self) -> Path:
         """The file that keeps what makes prompts stable."""
         return places.prompts_path(self.home)

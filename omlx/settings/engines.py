@@ -152,3 +152,25 @@ class Engine:
             low=100_000_000,
         ),
     ] = "balanced"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of omlx, where a GPU computes."""
+
+    enabled: Annotated[
+        bool,
+        Option(
+            "Let kernels that omlx kernel build has verified here serve a model where they are "
+            "faster than mlx.",
+            flag="--kernels",
+        ),
+    ] = True
+    require: Annotated[
+        bool,
+        Option(
+            "Refuse to load a model that a kernel could serve which is not verified on this "
+            "device, where the log would only warn of it.",
+            flag="--require-kernels",
+        ),
+    ] = False

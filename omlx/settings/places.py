@@ -60,6 +60,11 @@ def prompts_path(home: Path) -> Path:
     return state_dir(home) / "prompts.sqlite3"
 
 
+def kernels_path(home: Path) -> Path:
+    """The file of the verdicts on kernels."""
+    return state_dir(home) / "kernels.json"
+
+
 def profile_dirs(home: Path, profiles: Path) -> tuple[Path, ...]:
     """Where a profile is looked for by its name: the user's own, then those with omlx."""
     return (profiles_dir(home), profiles, profiles / "hardware")

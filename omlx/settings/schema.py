@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from omlx.settings.engines import Auto, Engine, Scheduler
+from omlx.settings.engines import Auto, Engine, Kernels, Scheduler
 from omlx.settings.option import Option, Unit
 from omlx.settings.prompts import Agent, Prompt
 from omlx.settings.server import Server
@@ -327,6 +327,7 @@ class Settings:
     cache: Cache = field(default_factory=Cache)
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: Engine = field(default_factory=Engine)
+    kernels: Kernels = field(default_factory=Kernels)
     sampling: Sampling = field(default_factory=Sampling)
     log: Log = field(default_factory=Log)
     journal: Journal = field(default_factory=Journal)

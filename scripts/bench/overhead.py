@@ -43,10 +43,10 @@ class TimedBatch(Batch):
         super().__init__(*args, **kwargs)
         self.library_s = 0.0
 
-    def step(self, *args):
+    def step(self, *args, **kwargs):
         started = time.perf_counter()
         try:
-            return super().step(*args)
+            return super().step(*args, **kwargs)
         finally:
             self.library_s += time.perf_counter() - started
 

@@ -86,8 +86,17 @@ class FakeBatch:
     def remove(self, row_id: str) -> None:
         self._rows.pop(row_id, None)
 
+    @property
+    def done_ids(self) -> list[str]:
+        rows = self._rows.values()
+        return [r.asked.row_id for r in rows if not r.is_decoding and r.total - r.done == 1]
+
     def step(
-        self, chosen: Collection[str] | None = None, grain: int | None = None
+        self,
+        chosen: Collection[str] | None = None,
+        grain: int | None = None,
+        *,
+        starts: bool = True,
     ) -> tuple[list[RowProgress], list[RowToken]]:
         assert self._rows, "nothing to do"
         self.num_steps += 1
@@ -99,7 +108,11 @@ class FakeBatch:
             self._prefill(row, grain or self.chunk)
             for row in self._rows.values()
             if not row.is_decoding
-            and (chosen is None or row.asked.row_id in chosen or row.total - row.done == 1)
+            and (
+                starts
+                if row.total - row.done == 1
+                else chosen is None or row.asked.row_id in chosen
+            )
         ]
         return prompts, tokens
 
@@ -138,6 +151,7 @@ class FakeBatch:
         size, start = self.chunk, len(row.tokens)
         if min(len(row.segments[0]), size) > grain:
             size = (start + grain) // grain * grain - start
+            size += grain if size < grain // 2 else 0
         piece = row.segments[0][:size]
         row.is_decoding = row.total - row.done == 1
         del row.segments[0][:size]

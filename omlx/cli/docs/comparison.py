@@ -19,6 +19,7 @@ _ROWS: Mapping[tuple[str, str, int], str] = {
     ("ttft", "more", 1): "the conversation goes on",
     ("ttft", "restart", 1): "after a restart",
     ("ttft", "agent", 1): "a turn of three agents, mean",
+    ("started", "restart", 1): "start of the process to a first token",
     ("rate", "streams", 1): "1 stream",
     ("rate", "streams", 2): "2 streams",
     ("rate", "streams", 4): "4 streams",

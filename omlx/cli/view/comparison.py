@@ -19,6 +19,7 @@ _PLAIN_WIDTH = 100
 _TITLES = {
     "ready start": "ready",
     "ready restart": "ready again",
+    "started restart": "start to first token",
     "ttft cold": "TTFT, nothing known",
     "ttft again": "TTFT, same again",
     "ttft more": "TTFT, it goes on",

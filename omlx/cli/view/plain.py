@@ -29,6 +29,13 @@ def text_of(item: Mapping[str, object], key: str) -> str:
     return harmless(value) if isinstance(value, str) else ""
 
 
+def texts_of(item: Mapping[str, object], key: str) -> list[str]:
+    """The texts in a list that a terminal can't be harmed by; others are passed over."""
+    value = item.get(key)
+    items = cast(list[object], value) if isinstance(value, list) else []
+    return [harmless(one) for one in items if isinstance(one, str)]
+
+
 def int_of(item: Mapping[str, object], key: str) -> int:
     """A whole number; 0 where it is none."""
     return int(number_of(item, key) or 0)

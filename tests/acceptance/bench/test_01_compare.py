@@ -71,6 +71,12 @@ def test_first_tokens(result: Any, figure: Figure) -> None:
             # Nobody else has all of it after a restart, and who has some doesn't have it sooner.
             for peer, cell in cells.items():
                 assert cell["high95"] is None or cell["high95"] >= 1, f"{peer} restarts faster"
+    cells = {peer: ratio(result, "started", "restart", peer=peer) for peer in PEERS}
+    figure(
+        f"start of the process to a first token: omlx "
+        f"{median(result, 'omlx', 'restart', 'started'):.2f} s; others by it: "
+        + ", ".join(f"{peer} {shown(cell)}" for peer, cell in cells.items())
+    )
     assert median(result, "omlx", "again", "uncached") == 1
     assert median(result, "omlx", "restart", "uncached") < 64
     cold = ratio(result, "ttft", "cold", peer="mlx-lm")

@@ -92,6 +92,9 @@ def test_all_cases_of_all_sides(make: Make, words: Words) -> None:
     assert max(kept.samples) < 25 and min(lost.samples) > 50
     (again,) = report.find("uncached", side="theirs", case={"of": "again"})
     assert again.samples == (1, 1)
+    (ready,) = report.find("ready", side="ours", case={"of": "restart"})
+    (started,) = report.find("started", side="ours", case={"of": "restart"})
+    assert all(a < b for a, b in zip(ready.samples, started.samples, strict=True))
     (events,) = report.find("tokens per event", side="ours")
     assert events.samples == (1, 1)
     assert report.sides["theirs"]["restart"] == "a fake"

@@ -228,11 +228,11 @@ class Short:
         self.most_rows = 0
         self.most_room = 0
 
-    def __call__(self, chosen: object, grain: int) -> object:
+    def __call__(self, chosen: object, grain: int, *, starts: bool) -> object:
         if len(self.batch) > self.most_rows or (chosen and grain > self.most_room):
             self.num_failures += 1
             raise RuntimeError("[malloc_or_wait] Unable to allocate 123 bytes.")
-        return self.step(chosen, grain)
+        return self.step(chosen, grain, starts=starts)
 
 
 @pytest.mark.parametrize(("most_rows", "most_room"), [(1, 64), (4, 16), (1, 16), (2, 32)])
@@ -254,10 +254,10 @@ def test_m14_what_finds_no_memory_even_alone_ends_and_others_go_on() -> None:
     rig = LoopRig(cache=Rig(), sizes=SIZES, max_active=3, chunk=64)
     bad = rig.submit([*range(1, 45)], 6)
 
-    def step(chosen: object, grain: int) -> object:
+    def step(chosen: object, grain: int, *, starts: bool) -> object:
         if bad.request.id in rig.batch._rows:
             raise MemoryError
-        return inner(chosen, grain)
+        return inner(chosen, grain, starts=starts)
 
     inner, rig.batch.step = rig.batch.step, step
     others = [rig.submit([*range(2, 40), i], 6, request_class=RequestClass.BATCH) for i in (1, 2)]

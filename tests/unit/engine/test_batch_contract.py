@@ -419,6 +419,20 @@ def test_reset_leaves_an_empty_batch_that_works(batch: Batch) -> None:
     assert ids(run(batch)["a"]) == expected
 
 
+def test_a_prompt_that_is_done_waits_where_it_is_told_to(batch: Batch) -> None:
+    batch.insert(row("a", [3] * 9, max_tokens=2))
+    while not batch.done_ids:
+        batch.step()
+    for _ in range(3):
+        assert batch.step([], starts=False) == ([], [])
+    assert batch.done_ids == ["a"] and batch.num_left("a") == 0
+    progress, tokens = batch.step()
+    assert [p.is_complete for p in progress] == [True] and batch.done_ids == []
+    while len(batch):
+        tokens += batch.step()[1]
+    assert [t.finish for t in tokens] == [None, "length"]
+
+
 def test_decoding_goes_on_beside_a_prefill(batch: Batch) -> None:
     batch.insert(row("a", prompt(5), max_tokens=20))
     while not batch.step()[1]:

@@ -111,12 +111,14 @@ def test_requests_wait_for_the_model() -> None:
     bench = Bench()
     bench.gate.clear()
     bench.start()
+    assert not bench.engine.is_awaited()
     bench.engine.submit(request("a"))
     bench.engine.submit(request("b"))
     bench.engine.abort("b")
-    assert bench.events.empty()
+    assert bench.events.empty() and bench.engine.is_awaited()
     bench.gate.set()
     ends = bench.ends(2)
+    assert not bench.engine.is_awaited()
     bench.engine.stop(1.0)
     assert isinstance(ends["a"], Finished) and ends["a"].reason is FinishReason.LENGTH
     assert isinstance(ends["b"], Finished) and ends["b"].reason is FinishReason.ABORT

@@ -85,3 +85,21 @@ def test_a_step_without_memory_makes_smaller_ones_for_a_while() -> None:
     for _ in range(200):
         pacer.stepped(0.1, 16, 0)
     assert pacer.room(0) == 256, "nothing latches"
+
+
+def test_what_fits_into_a_time_without_decoding() -> None:
+    pacer = Pacer(256, 0.25)
+    assert pacer.within(100.0) == 0 and pacer.cost_s(10) is None, "nothing is known yet"
+    pacer.stepped(1.28, 128, 0)
+    assert pacer.cost_s(40) == pytest.approx(0.4)
+    assert [pacer.within(s) for s in (9.0, 1.3, 0.65, 0.16, 0.15)] == [256, 128, 64, 16, 0]
+    assert pacer.shrink(64)
+    assert pacer.within(9.0) == 32, "no more than memory allows"
+
+
+def test_a_piece_of_a_token_is_not_the_price_of_a_token() -> None:
+    """A forward of one token costs nearly what one of sixteen does."""
+    pacer = measured(0.005, 0.05, chunk=256)
+    before = pacer.cost_s(100)
+    pacer.stepped(0.05 + 0.08, 1, 4)
+    assert pacer.cost_s(100) == before or pacer.cost_s(100) == pytest.approx(before, rel=0.3)

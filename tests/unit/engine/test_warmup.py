@@ -100,6 +100,16 @@ def test_every_shape_is_run(model: Any) -> None:
     assert len(bench.batch) == 0
 
 
+def test_it_makes_way_for_a_request_between_steps(model: Any) -> None:
+    bench = Bench(model)
+    assert bench.run(is_awaited=lambda: True).num_steps == 0, "that one was there first"
+    whole = bench.run().num_steps
+    waiting = iter([False] * 6)
+    figures = bench.run(is_awaited=lambda: next(waiting, True))
+    assert not figures.is_whole and 0 < figures.num_steps <= 6 < whole
+    assert len(bench.batch) == 0
+
+
 def test_solo_batch_is_warmed_one_row_at_a_time() -> None:
     bench = Bench(quantized(), replace(SERVED, max_rows=1), is_solo=True)
     assert bench.run().is_whole

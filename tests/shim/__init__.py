@@ -1,0 +1,1 @@
+"""Metal kernels as C++: compiled and run on a machine without Metal, for tests."""
