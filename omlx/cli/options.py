@@ -156,11 +156,16 @@ def resolve(
     own = given.get("profile")
     parent = ctx.find_object(Globals)
     profile = own if isinstance(own, str) else parent.profile if parent else None
-    cli = {name.replace("__", "."): value for name, value in given.items() if name not in _OWN}
     folder = current_dir() if cwd is None else cwd
+    cli = settings_of(given)
     resolved = load(cli=cli, env=os.environ, cwd=folder, profile=profile, machine=this_machine())
     warn(resolved.warnings)
     return resolved
+
+
+def settings_of(given: Mapping[str, object]) -> dict[str, object]:
+    """The settings among the options of a command, by their path."""
+    return {name.replace("__", "."): value for name, value in given.items() if name not in _OWN}
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from omlx.cli.arguments import arguments_of, with_profile, withheld
-from omlx.cli.options import SettingsCommand, resolve, settings_options
+from omlx.cli.options import SettingsCommand, resolve, settings_of, settings_options
 from omlx.errors import ServerError
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -
     lets running requests end (--drain-timeout) and stores what is in memory; a second one does
     not wait.
     """
+    from omlx.cli.desk import CliDesk
     from omlx.cli.found import no_models
     from omlx.client import Launched
+    from omlx.settings.places import data_dir
 
     resolved = resolve(ctx, given)
     log = _set_up_log(resolved)
@@ -57,6 +59,7 @@ def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -
         raise no_models(resolved)
     options = with_profile(ctx, {**given, "demo": demo})
     launched = Launched(arguments_of(options), resolved.cwd, withheld(resolved))
+    desk = CliDesk(resolved, settings_of(given), data_dir("profiles") / "clients")
     from omlx.server.run import run_server
 
     with ExitStack() as stack:
@@ -70,6 +73,7 @@ def serve(ctx: click.Context, *, demo: bool, dashboard: bool, **given: object) -
             discovery,
             on_ready=on_ready,
             snapshot_sink=board.feed if board else None,
+            desk=desk,
             launched=launched,
         )
 

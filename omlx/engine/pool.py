@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omlx.engine.ceiling import Ceiling, Claim
 from omlx.engine.child import Child
@@ -99,6 +99,8 @@ class Pool:
     ) -> None:
         self._spawner, self._spares = spawner, Spares(spawner)
         self._entries = tuple(entries)
+        self._stay = stay
+        self._listener_factory: Callable[[str], Listener] | None = None
         self._make_child = make_child
         self._policy = policy or PoolPolicy()
         self._clock = clock
@@ -152,6 +154,25 @@ class Pool:
         is_open = slot.wish is not None or slot.is_loaded
         return None if is_open else slot.engine.error() or slot.refusal
 
+    def pin(self, model_id: str, *, is_pinned: bool) -> None:
+        """Let a model stay loaded whoever needs room, or no more; KeyError."""
+        slot = self._slots[model_id]
+        slot.stay = replace(slot.stay, is_pinned=is_pinned)
+
+    def is_pinned(self, model_id: str) -> bool:
+        """Whether a model stays; KeyError."""
+        return self._slots[model_id].stay.is_pinned
+
+    def add(self, entry: ModelEntry) -> None:
+        """Serve one more model, whose id no other has; it is loaded once it is wanted."""
+        assert entry.id not in self._slots
+        slot = self._slot(entry, self._stay(entry))
+        if self._listener_factory is not None:
+            slot.engine.start(self._listener_factory(entry.id))
+        # In new objects: other threads go through those that there are.
+        self._slots = {**self._slots, entry.id: slot}
+        self._entries = (*self._entries, entry)
+
     def unload(self, model_id: str) -> bool:
         """Begin to end the engine of a model; False if it has requests. KeyError."""
         slot = self._slots[model_id]
@@ -163,6 +184,7 @@ class Pool:
 
     def start_all(self, listener_factory: Callable[[str], Listener]) -> None:
         """Begin to load the models that are preloaded. Returns soon."""
+        self._listener_factory = listener_factory
         for model_id, slot in self._slots.items():
             slot.engine.start(listener_factory(model_id))
             slot.wish = Wish.PRELOAD if slot.stay.is_preloaded else None

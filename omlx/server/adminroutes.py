@@ -1,4 +1,4 @@
-"""The endpoints below /admin/api: what runs, what is stored, which settings hold; never any text.
+"""The endpoints below /admin/api on what runs and what is stored; never any text.
 
 Knows nothing about who may ask; that was checked before. The shapes (times in seconds, sizes in
 bytes, null = not known), beside the status, which `admin` describes:
@@ -7,7 +7,7 @@ bytes, null = not known), beside the status, which `admin` describes:
                            "source": str, "revision": str | null, "quantization": str | null,
                            "weight_bytes": int, and "state", "error", "window", "pid",
                            "is_stalled", "restarts", "requests", "load_s", "warm_up_s", "kernels"
-                           as in the status}],
+                           as in the status, "is_pinned": bool}],
                "refused": {id: reason}}
     cache:    {"is_on": bool, "models": [{"id": str, "cache_note": str, and "memory", "disk",
                            "snapshots", "writes", "counters" as in the status}]}
@@ -17,27 +17,22 @@ bytes, null = not known), beside the status, which `admin` describes:
                            "to_prefill_tokens": int | null, "generated_tokens": int,
                            "ttft_s", "tokens_per_s": float | null}],
                "recent": as in the status}
-    settings: {"settings": {path: {"value": any, "origin": {"kind", "where": str}}}}
 
 "requests" has those that run, the oldest first. "prefilled_tokens" of "to_prefill_tokens" are
 computed, null while it waits; "tokens_per_s" is the mean of the state that it is in, so far.
 "tenant" tells callers apart and says nothing else of them; it is another one after a restart.
-Secrets in the settings are masked.
 """
 
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from sanic.response import HTTPResponse
 
 from omlx.server.service import Service
 from omlx.server.session import Course
 from omlx.server.web import Handler, Request, json_response
-from omlx.settings.layers import Origin, OriginKind
-from omlx.settings.leaf import leaves
-from omlx.settings.value import masked
 
 _TENANT_CHARS = 12
 _OF_MODEL = (
@@ -53,7 +48,6 @@ _OF_MODEL = (
     "kernels",
 )
 _OF_CACHE = ("cache_note", "memory", "disk", "snapshots", "writes", "counters")
-_DEFAULT = Origin(OriginKind.DEFAULT, "default")
 
 
 class AdminRoutes:
@@ -70,7 +64,6 @@ class AdminRoutes:
             "models": self.models,
             "cache": self.cache,
             "requests": self.requests,
-            "settings": self.settings,
         }
 
     async def status(self, request: Request) -> HTTPResponse:
@@ -98,6 +91,7 @@ class AdminRoutes:
                     "quantization": entry.quantization,
                     "weight_bytes": entry.weight_bytes,
                     **{key: known.get(key) for key in _OF_MODEL},
+                    "is_pinned": context.pool.is_pinned(entry.id),
                 }
             )
         return json_response({"models": shown, "refused": dict(context.refused)})
@@ -116,18 +110,6 @@ class AdminRoutes:
         now = self._service.context.clock()
         running = [self._course(one, now) for one in _by_age(self._service.running.values())]
         return json_response({"requests": running, "recent": self._service.status()["recent"]})
-
-    async def settings(self, request: Request) -> HTTPResponse:
-        """GET /admin/api/settings: every setting, and who set it."""
-        context = self._service.context
-        shown: dict[str, object] = {}
-        for path, leaf in leaves().items():
-            origin = context.origins.get(path, _DEFAULT)
-            shown[path] = {
-                "value": masked(leaf, _value(context.settings, path)),
-                "origin": {"kind": origin.kind.value, "where": origin.where},
-            }
-        return json_response({"settings": shown})
 
     def _of_models(self) -> Sequence[Mapping[str, object]]:
         return cast(Sequence[Mapping[str, object]], self._service.status()["models"])
@@ -181,10 +163,3 @@ def _tokens_per_s(course: Course, now: float) -> float | None:
     if number <= 0 or began is None or now <= began:
         return None
     return number / (now - began)
-
-
-def _value(settings: object, path: str) -> object:
-    value: Any = settings
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

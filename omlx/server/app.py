@@ -19,11 +19,10 @@ from sanic.response import BaseHTTPResponse, HTTPResponse, raw
 from omlx.errors import OmlxError
 from omlx.models.names import Named
 from omlx.server import metrics
-from omlx.server.adminkeys import KeyRoutes
-from omlx.server.adminroutes import AdminRoutes
+from omlx.server.adminpaths import admin_routes
 from omlx.server.anthropic import models as anthropic_models
 from omlx.server.anthropic.messages import Counting, Messages
-from omlx.server.auth import Guard, need_of
+from omlx.server.auth import Guard, is_page, need_of
 from omlx.server.context import Listed
 from omlx.server.errors import (
     ApiError,
@@ -42,12 +41,14 @@ from omlx.server.openai.chat import Chat
 from omlx.server.openai.completions import Completions
 from omlx.server.openai.responses import Responses
 from omlx.server.origin import SECURE_HEADERS
+from omlx.server.page.assets import PAGE_HEADERS
 from omlx.server.prompt import find_model
 from omlx.server.quota import Quotas
 from omlx.server.resident import load_model, unload_model
 from omlx.server.respond import Responder
 from omlx.server.scale import scale_of
 from omlx.server.service import Service
+from omlx.server.signin import Sessions
 from omlx.server.web import (
     JSON,
     App,
@@ -79,7 +80,8 @@ def build_app(service: Service, keys: KeyRing) -> App:
     )
     settings = service.context.settings.server
     app.config.update(_config(settings.max_body))
-    guard = Guard(settings, keys)
+    sessions = _sessions(service, keys)
+    guard = Guard(settings, keys, sessions)
     routes = _Routes(service, guard)
     untyped = cast(Any, app)
     untyped.register_middleware(routes.check, "request")
@@ -110,17 +112,18 @@ def build_app(service: Service, keys: KeyRing) -> App:
     _add(app, routes.health, "/health", _READ)
     _add(app, routes.metrics, "/metrics", _READ)
     _add(app, routes.root, "/", _READ)
-    _add_admin(app, service)
+    for number, route in enumerate(admin_routes(service, guard, sessions)):
+        _add(app, route.handler, route.path, [*route.methods], name=f"admin_{number}")
     return app
 
 
-def _add_admin(app: App, service: Service) -> None:
-    keys = KeyRoutes(service.context.keys_path)
-    _add(app, keys.show_keys, "/admin/api/keys", _READ)
-    _add(app, keys.add_key, "/admin/api/keys", ["POST"])
-    _add(app, keys.remove_key, "/admin/api/keys/<name:str>", ["DELETE"])
-    for name, handler in AdminRoutes(service).handlers().items():
-        _add(app, handler, f"/admin/api/{name}", _READ, name=f"admin_{name}")
+def _sessions(service: Service, keys: KeyRing) -> Sessions:
+    """Those of the admin page; a browser keeps the cookies of all ports of a host together."""
+    scheme, _, place = service.address.partition("://")
+    port = place.rpartition(":")[2]
+    cookie = f"omlx-admin-{port}" if port.isdecimal() else "omlx-admin"
+    clock = service.context.clock
+    return Sessions(keys, clock, cookie=cookie, is_secure=scheme == "https")
 
 
 def _add(app: App, handler: Handler, path: str, methods: list[str], *, name: str = "") -> None:
@@ -201,7 +204,7 @@ class _Routes:
         name = "request-id" if flavor(request) is Flavor.ANTHROPIC else "x-request-id"
         headers = cast(MutableMapping[str, str], cast(Any, response).headers)
         headers[name] = f"req_{request_id(request)}"
-        headers.update(SECURE_HEADERS)
+        headers.update(PAGE_HEADERS if is_page(request.path) else SECURE_HEADERS)
         headers.update(self._guard.origins.answer_headers(request.headers))
         close_if_unread(request)
 

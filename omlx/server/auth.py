@@ -14,11 +14,23 @@ from omlx.errors import ServerError
 from omlx.server.errors import ApiError
 from omlx.server.keyring import SETTINGS_KEY, KeyRing
 from omlx.server.origin import Headers, Origins, check_origins, is_loopback
+from omlx.server.signin import Sessions
 from omlx.settings.keys import Key, Limits, Scope
 from omlx.settings.server import Server
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _ADD_HINT = "omlx key add NAME makes one, or set OMLX_SERVER_API_KEY"
+
+
+PAGE_PATH = "/admin"
+ASSET_PATH = "/admin/page/"
+SESSION_PATH = "/admin/session"
+_SAME_SITE = ("same-origin", "none")
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is that of the admin page or of a part of it."""
+    return path.rstrip("/") == PAGE_PATH or path.startswith(ASSET_PATH)
 
 
 class Need(Enum):
@@ -34,6 +46,8 @@ class Need(Enum):
 def need_of(path: str) -> Need:
     """What the routes below a path ask for."""
     if path in ("/", "/health"):  # whether the server is there, whether it is ready
+        return Need.NOTHING
+    if is_page(path) or path == SESSION_PATH:  # the page itself holds nothing, and signs in
         return Need.NOTHING
     if path == "/metrics":
         return Need.METRICS
@@ -104,9 +118,10 @@ def check_access(settings: Server, keys: KeyRing) -> None:
 class Guard:
     """The checks of one server; those that refuse raise ApiError."""
 
-    def __init__(self, settings: Server, keys: KeyRing) -> None:
+    def __init__(self, settings: Server, keys: KeyRing, sessions: Sessions | None = None) -> None:
         self._settings = settings
         self._keys = keys
+        self._sessions = sessions
         self._is_local = is_local(settings)
         # Nobody but this user can reach a Unix socket, whatever the Host header says.
         host = "" if settings.unix_socket else settings.host
@@ -118,6 +133,8 @@ class Guard:
         if method not in _READING:
             self.origins.check_origin(headers)
             _check_content(headers)
+            if need in (Need.ADMIN, Need.NOTHING):
+                self._check_site(headers)
         return ANYONE if need is Need.NOTHING else self.grant(headers, need)
 
     def grant(self, headers: Headers, need: Need) -> Grant:
@@ -127,9 +144,11 @@ class Guard:
         if need is Need.METRICS and self._is_metrics_key(sent):
             return _SCRAPER
         # A key of its own is asked for though nothing else needs one.
-        if self._is_open and not (need is Need.METRICS and self._wants_metrics_key):
+        if self.is_open and not (need is Need.METRICS and self._wants_metrics_key):
             return _OWNER
         found = self._keys.find(sent)
+        if found is None and not sent and need is Need.ADMIN and self._sessions is not None:
+            found = self._sessions.key_of(headers)
         if found is None:
             if need is Need.INFERENCE and self._settings.allow_unauthenticated_inference:
                 return ANYONE
@@ -137,6 +156,34 @@ class Guard:
         if need is Need.ADMIN and found.scope is not Scope.ADMIN:
             raise ApiError(403, "This needs an API key of scope admin")
         return grant_of(found)
+
+    def admin_key(self, sent: str) -> Key | None:
+        """The key of scope admin that a text is, None if it is none at all; ApiError.
+
+        403 where it is a key of another scope, or no key could open the admin page.
+        """
+        self._keys.refresh()
+        found = self._keys.find([sent.strip().encode("utf-8", "surrogateescape")])
+        if found is None:
+            if not self._keys.has_admin():
+                self._refuse(Need.ADMIN)
+            return None
+        if found.scope is not Scope.ADMIN:
+            raise ApiError(403, "This is a key of scope inference; the page needs one of admin")
+        return found
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether there is a key that could sign in."""
+        self._keys.refresh()
+        return self._keys.has_admin()
+
+    def _check_site(self, headers: Headers) -> None:
+        """Refuse what a page of another origin sent, also one on another port of this host."""
+        sites = [site.strip().lower() for site in headers.getall("sec-fetch-site", ())]
+        listed = any(one in self._settings.cors_origins for one in headers.getall("origin", ()))
+        if not listed and any(site not in _SAME_SITE for site in sites):
+            raise ApiError(403, "Web pages of other sites may not use this server")
 
     def _refuse(self, need: Need) -> Never:
         if need is Need.ADMIN and not self._keys.has_admin():
@@ -168,7 +215,7 @@ class Guard:
         return any([hmac.compare_digest(_hashed(one), _hashed(key)) for one in sent])
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether nobody is asked for a key."""
         is_unlocked = self._settings.skip_api_key_verification or not self._keys.has_any
         return self._is_local and is_unlocked

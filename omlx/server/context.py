@@ -15,6 +15,7 @@ from omlx.models.detokenize import Detokenizer
 from omlx.models.locate import ModelEntry
 from omlx.models.names import Names
 from omlx.models.segments import Splice
+from omlx.server.desk import Desk
 from omlx.server.forms import SpeechForms
 from omlx.server.ledger import Ledger
 from omlx.settings.build import ModelSettings
@@ -52,6 +53,18 @@ class EnginePool(Protocol):
 
     def unload(self, model_id: str) -> bool:
         """Begin to end the engine of a model; False if it has requests. KeyError."""
+        ...
+
+    def pin(self, model_id: str, *, is_pinned: bool) -> None:
+        """Let a model stay loaded whoever needs room, or no more; KeyError."""
+        ...
+
+    def is_pinned(self, model_id: str) -> bool:
+        """Whether a model stays; KeyError."""
+        ...
+
+    def add(self, entry: ModelEntry) -> None:
+        """Serve one more model, whose id no other has; it is loaded once it is wanted."""
         ...
 
     def refusal(self, model_id: str) -> str | None:
@@ -141,6 +154,11 @@ class ModelText(Protocol):
         ...
 
 
+def _nothing(folder: str) -> str | None:
+    """What has come since the start is served by the next server."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A name as model lists show it; `created` is the start of the server, in epoch seconds.
@@ -171,6 +189,15 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where the server's things are; `ceiling_bytes` is what models may take, None: not known."""
+
+    cache_dir: Path
+    models_dir: Path
+    ceiling_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerContext:
     """Everything that a server needs; `texts` may take long the first time and must cache.
 
@@ -195,10 +222,14 @@ class ServerContext:
     # Who set each setting, by its path.
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     forms: SpeechForms = field(default_factory=SpeechForms)
-    ledger: Ledger | None = None
     # Orders in which sets of tools first came; for the text thread.
     tool_sets: ToolSets | None = None
     ledger: Ledger | None = None
+    # What the admin page needs beside; without them it lacks what depends on them.
+    desk: Desk | None = None
+    places: Places | None = None
+    # Serves a folder that has come since the start, and says under which name; OmlxError.
+    adopt: Callable[[str], str | None] = _nothing
 
     def names(self) -> Names:
         """The names of all models that are served now."""

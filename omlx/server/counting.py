@@ -12,6 +12,7 @@ from omlx.server.lastday import LastDayFigures
 from omlx.server.metrics import Metrics
 from omlx.server.recorder import Recorder
 from omlx.server.session import Course
+from omlx.server.turns import Turns
 
 
 class Counting:
@@ -28,6 +29,7 @@ class Counting:
         )
         self.metrics = Metrics(engines, lambda: self.recorder.num_lost)
         self.day = LastDayFigures(context.clock)
+        self.turns = Turns(context.wall)
 
     def admitted(self, course: Course) -> None:
         """A request left the queue (mutates)."""
@@ -38,6 +40,7 @@ class Counting:
         """A request is over (mutates)."""
         self.metrics.closed(course)
         self.day.closed(course)
+        self.turns.closed(course)
         self.recorder.record(course)
 
     def count_disk(self) -> None:

@@ -56,6 +56,15 @@ class KeyRing:
         now = datetime.now(UTC)
         return any(key.scope is Scope.ADMIN and not key.has_expired(now) for key in self._keys)
 
+    def holds(self, key: Key) -> bool:
+        """Whether a key that was found before is still there, and has not expired."""
+        now = datetime.now(UTC)
+        return any(
+            one.name == key.name and one.digest == key.digest and one.scope is key.scope
+            for one in self._keys
+            if not one.has_expired(now)
+        )
+
     def find(self, sent: Sequence[bytes]) -> Key | None:
         """The key that was sent, unless it has expired; each is compared with all, every time."""
         found = [key for one in sent for key in self._keys if key.is_of(one)]

@@ -63,6 +63,7 @@ async def serve(
         service = Service(context, Hub(asyncio.get_running_loop(), max_backlog=context.max_backlog))
         service.address = address
         cleanup.callback(service.close)
+        cleanup.enter_context(service.log.kept())
         app = build_app(service, keys)
         cleanup.callback(forget_app, app)
         sockets = await Sockets.start(app, listener, tls)
@@ -81,6 +82,7 @@ async def serve(
             counting.cancel()
             for task in idle_tasks:
                 task.cancel()
+            await service.pulls.close()
             await _end(service, sockets, stopper)
             service.counting.count_disk()  # what the engines wrote at their end
     return _HURRIED_EXIT_CODE if stopper.is_hurried else 0

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from omlx.models.fits import split
 from omlx.models.locate import Discovery, ModelEntry
 from omlx.models.names import Named, Names, names_of
 from omlx.models.text import TextModel
-from omlx.server.context import EnginePool, ServerContext
+from omlx.server.context import EnginePool, Places, ServerContext
+from omlx.server.desk import Desk
 from omlx.server.heads import StoredHeads
 from omlx.server.holder import explained
 from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
+from omlx.server.newcomers import Newcomers
 from omlx.server.power import is_on_mains
 from omlx.server.probe import write_fault
 from omlx.server.service import Service
@@ -52,12 +55,14 @@ def run_server(
     on_ready: Callable[[str], None],
     snapshot_sink: SnapshotSink | None = None,
     make_pool: PoolFactory = process_pool,
+    desk: Desk | None = None,
     launched: Launched | None = None,
 ) -> int:
     """Serve the models found until a signal comes; the exit code.
 
     `on_ready` gets the address once requests are accepted, `snapshot_sink` a function that any
-    thread may call for the status object of `admin`. `launched` is what `omlx restart` needs.
+    thread may call for the status object of `admin`. `desk` is what the admin page asks beside the
+    server, `launched` what `omlx restart` needs.
     """
     warm = warm_plan(resolved)
     entries, refused = _fitting(discovery, resolved)
@@ -66,7 +71,7 @@ def run_server(
     pool = make_pool(entries, resolved)
     names = names_of(entries, resolved)
     _check_models(entries, names, resolved.settings.server.default_model)
-    context = _context(resolved, pool, names, refused)
+    context = replace(_context(resolved, pool, names, refused), desk=desk)
     rerender = wants_rerender(resolved.settings, is_on_mains)
     state_dir = resolved.state_dir
     cert = resolved.settings.server.tls_cert
@@ -108,6 +113,8 @@ def _context(
     resolved: Resolved, pool: EnginePool, names: Names, refused: Mapping[str, str]
 ) -> ServerContext:
     settings = {one.id: _model_settings(one, resolved) for _, one in names.listed()}
+    profiles = dict(names.profiles)
+    served = Newcomers(resolved, pool, settings, profiles)
     return ServerContext(
         settings=resolved.settings,
         pool=pool,
@@ -116,10 +123,12 @@ def _context(
         journal=_journal(resolved),
         tool_sets=ToolSets(resolved.prompts_path, clock=time.time),
         keys_path=resolved.keys_path,
-        profiles=names.profiles,
+        profiles=profiles,
         refused=refused,
         origins=resolved.origins,
         ledger=_ledger(resolved),
+        places=Places(resolved.cache_dir, resolved.model_dirs[0], resolved.ceiling_bytes),
+        adopt=served.take,
     )
 
 

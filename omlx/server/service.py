@@ -23,8 +23,10 @@ from omlx.server.generation import Dialect
 from omlx.server.handling import Handling
 from omlx.server.hub import Hub
 from omlx.server.ledger import Said
+from omlx.server.logtail import LogTail
 from omlx.server.machinememory import machine_memory
 from omlx.server.prompt import Prepared, count_tokens, prepare
+from omlx.server.pulls import Pulls, fetch_in_process
 from omlx.server.session import Caller, Course, Session, Watchers
 from omlx.units import format_duration
 
@@ -47,6 +49,8 @@ class Service:
         self._watchers = Watchers(
             self._opened, self.counting.admitted, self._closed, self._answered, self.metrics.gap
         )
+        self.pulls = Pulls(fetch_in_process, context.adopt, context.clock)
+        self.log = LogTail(context.settings.log.file)
         self.address = ""
         self.is_draining = False
         self._is_closed = False

@@ -99,6 +99,7 @@ class FakePool:
         self.engines = {engine.model_id: engine for engine in engines}
         self.healths = {}
         self.refusals = {}
+        self.pinned = set()
 
     def models(self):
         return self._entries
@@ -120,6 +121,17 @@ class FakePool:
             return False
         self.engines[model_id].become(EngineState.UNLOADED)
         return True
+
+    def pin(self, model_id, *, is_pinned):
+        (self.pinned.add if is_pinned else self.pinned.discard)(model_id)
+
+    def is_pinned(self, model_id):
+        return model_id in self.pinned
+
+    def add(self, entry):
+        self._entries = (*self._entries, entry)
+        self.engines[entry.id] = ScriptedEngine(entry.id)
+        self.engines[entry.id].become(EngineState.UNLOADED)
 
     def refusal(self, model_id):
         return self.refusals.get(model_id)

@@ -12,7 +12,8 @@ import httpx
 import uvloop
 
 from omlx.models.locate import ModelEntry
-from omlx.server.context import ServerContext, Timing
+from omlx.server.context import Places, ServerContext, Timing
+from omlx.server.desk import Desk
 from omlx.server.ledger import Ledger
 from omlx.server.loop import serve
 from omlx.server.service import Service
@@ -20,7 +21,7 @@ from omlx.server.warm import WarmPlan
 from omlx.settings.build import ModelSettings
 from omlx.settings.engines import Scheduler
 from omlx.settings.prompts import Agent, Prompt
-from omlx.settings.schema import Cache, Models, Sampling, Server, Settings
+from omlx.settings.schema import Cache, Log, Models, Sampling, Server, Settings
 from omlx.settings.schema import Journal as JournalSettings
 from omlx.storage.journal import Journal
 from omlx.storage.toolsets import ToolSets
@@ -70,6 +71,10 @@ class Plan:
     warm: WarmPlan | None = None
     wants_rerender: Callable[[], bool] | None = None
     ledger: Ledger | None = None
+    desk: Desk | None = None
+    places: Places | None = None
+    adopt: Callable[[str], str | None] = lambda folder: None
+    log: Log = field(default_factory=Log)
     # Settings by id or model:profile, where they are not those of all.
     by_name: dict[str, ModelSettings] = field(default_factory=dict)
 
@@ -90,6 +95,7 @@ class Plan:
                 scheduler=self.scheduler,
                 cache=self.cache,
                 journal=self.journal,
+                log=self.log,
                 models=Models(alias=tuple(self.aliases.items())),
             ),
             profiles=self.profiles,
@@ -102,6 +108,9 @@ class Plan:
             keys_path=self.keys_path,
             tool_sets=self.tool_sets,
             ledger=self.ledger,
+            desk=self.desk,
+            places=self.places,
+            adopt=self.adopt,
             journal=self.journal_path
             and Journal(self.journal_path, max_bytes=10**9, max_age_s=10**6, clock=time.time),
         )

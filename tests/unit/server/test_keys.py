@@ -115,11 +115,25 @@ def test_answers_that_are_kept_are_for_their_key(server, keys):
 
 
 ADMIN = [
-    f"/admin/api/{name}" for name in ("status", "models", "cache", "requests", "settings", "keys")
+    f"/admin/api/{name}"
+    for name in (
+        "status",
+        "models",
+        "cache",
+        "requests",
+        "settings",
+        "keys",
+        "lead",
+        "turns",
+        "clients",
+        "clients/aider",
+        "logs",
+        "pulls",
+    )
 ]
 
 
-@pytest.mark.parametrize("path", [*ADMIN, "/admin", "/admin/nothing", "/admin/api/keys/ann"])
+@pytest.mark.parametrize("path", [*ADMIN, "/admin/nothing", "/admin/api/keys/ann"])
 def test_x4_the_admin_surface_needs_an_admin(server, keys, path):
     """X4"""
     for headers, status in (({}, 401), (keys.header("old"), 401), (keys.header("ann"), 403)):
