@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 AXE = (Path(__file__).parent / "data" / "axe" / "axe.min.js").read_text()
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 SERIOUS = ("serious", "critical")
 PHONE, DESKTOP = (360, 740), (1280, 900)
 _EXPECTED = ("Failed to load resource",)  # an answer that is an error, which the page shows
@@ -31,6 +31,7 @@ def chromium() -> str:
 def browsing() -> Iterator[Browser]:
     """A browser, without the library that is put before others for a model's sake."""
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium(), env=env, args=["--no-sandbox", "--disable-gpu"]
@@ -99,6 +100,16 @@ class Visit:
         self.page.locator("nav").wait_for()
         return self
 
+    def settled(self) -> None:
+        """Wait until the section has what it first asked for."""
+        self.page.wait_for_function(
+            "() => document.querySelector('main').childElementCount > 1"
+            " && ![...document.querySelectorAll('main .table')].some("
+            "table => table.querySelector('tbody').childElementCount === 0"
+            " && !table.hidden && !table.querySelector('table').hidden)"
+        )
+        self.page.wait_for_timeout(150)
+
     def said(self, text: str) -> None:
         """Wait until the page says so to everyone."""
         self.page.locator(".notice", has_text=text).wait_for()
@@ -108,7 +119,8 @@ class Visit:
 
         It is put in over the debugger, since the page's own policy lets no other script in.
         """
-        self.page.evaluate(f"() => {{ {AXE}; window.axe = axe; }}")
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(f"() => {{ {AXE}; window.axe = axe; }}")
         found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         return [
             f"{one['impact']} {one['id']}: {node['target']} {node['failureSummary']}"

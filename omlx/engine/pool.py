@@ -197,17 +197,7 @@ class Pool:
         self._woken.set()
         if self._thread is not None:
             self._thread.join()
-        threads = [
-            threading.Thread(target=slot.engine.stop, args=(timeout_s,), name=f"stop {model_id}")
-            for model_id, slot in self._slots.items()
-            if slot.engine.state() is not EngineState.STOPPED
-        ]
-        for thread in threads:
-            thread.start()
-        if self._spawner is not None:
-            self._spawner.close()
-        for thread in threads:
-            thread.join()
+        _stop(self._slots.values(), self._spawner, timeout_s)
 
     def _run(self) -> None:
         while not self._is_closing:
@@ -220,12 +210,12 @@ class Pool:
         for slot in self._slots.values():
             slot.engine.tick()
             slot.expire(self._policy.unload_s)
-        self._note_wanted()
+        _note_wanted(self._slots.values(), self._wanted)
         self._joining = None
         while self._wanted and self._admit(self._slots[self._wanted[0]]):
             self._wanted.pop(0)
         if not self._wanted:
-            self._release()
+            _release(self._slots.values())
         self._share()
         self._spares.turn([s.engine for s in self._slots.values()], self._clock())
 
@@ -243,14 +233,6 @@ class Pool:
     def _claims(self, *, but: str = "") -> list[Claim]:
         return [s.claim() for s in self._slots.values() if s.is_loaded and s.entry.id != but]
 
-    def _note_wanted(self) -> None:
-        for model_id, slot in self._slots.items():
-            is_wanted = slot.note_wanted()
-            if is_wanted and model_id not in self._wanted:
-                self._wanted.append(model_id)
-            elif not is_wanted and model_id in self._wanted:
-                self._wanted.remove(model_id)
-
     def _admit(self, slot: Slot) -> bool:
         """Load a model, or have others leave for it; whether it is dealt with."""
         if slot.engine.phase is Phase.UNLOADING:
@@ -264,7 +246,7 @@ class Pool:
             self._joining = slot.claim()
             return False
         if room.verdict is Verdict.LOAD:
-            self._release()
+            _release(self._slots.values())
             slot.engine.load()
             slot.wish, slot.refusal = None, ""
             return True
@@ -282,13 +264,6 @@ class Pool:
             self._slots[model_id].engine.take_new(does=False)
         return False
 
-    def _release(self) -> None:
-        """Let the models that were to leave take new requests again."""
-        for slot in self._slots.values():
-            if slot.is_held:
-                slot.is_held = False
-                slot.engine.take_new(does=True)
-
     def _new_child(self, model_id: str) -> Child:
         """The next process of a model (the pool's thread)."""
         slot = self._slots[model_id]
@@ -302,6 +277,39 @@ class Pool:
         if limit_bytes is not None:
             child.allow(limit_bytes)
         return child
+
+
+def _stop(slots: Collection[Slot], spawner: Spawner | None, timeout_s: float) -> None:
+    """Flush and end engines, all at the same time."""
+    threads = [
+        threading.Thread(target=slot.engine.stop, args=(timeout_s,), name=f"stop {slot.entry.id}")
+        for slot in slots
+        if slot.engine.state() is not EngineState.STOPPED
+    ]
+    for thread in threads:
+        thread.start()
+    if spawner is not None:
+        spawner.close()
+    for thread in threads:
+        thread.join()
+
+
+def _note_wanted(slots: Collection[Slot], wanted: list[str]) -> None:
+    """Which models somebody wants, in the order in which they came to (mutates both)."""
+    for slot in slots:
+        model_id, is_wanted = slot.entry.id, slot.note_wanted()
+        if is_wanted and model_id not in wanted:
+            wanted.append(model_id)
+        elif not is_wanted and model_id in wanted:
+            wanted.remove(model_id)
+
+
+def _release(slots: Collection[Slot]) -> None:
+    """Let the models that were to leave take new requests again."""
+    for slot in slots:
+        if slot.is_held:
+            slot.is_held = False
+            slot.engine.take_new(does=True)
 
 
 def _idlest(slots: Collection[Slot], least_s: float) -> Slot | None:

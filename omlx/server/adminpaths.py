@@ -57,7 +57,7 @@ def _shown(service: Service, guard: Guard) -> Iterator[Route]:
 
 def _changing(service: Service) -> Iterator[Route]:
     context = service.context
-    keys, settings = KeyRoutes(context.keys_path), SettingRoutes(context)
+    keys, settings = KeyRoutes(context.keys_path), SettingRoutes(service)
     yield Route(f"{_API}/keys", _READ, keys.show_keys)
     yield Route(f"{_API}/keys", ("POST",), keys.add_key)
     yield Route(f"{_API}/keys/<name:str>", ("DELETE",), keys.remove_key)

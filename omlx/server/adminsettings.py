@@ -26,9 +26,9 @@ from sanic.response import HTTPResponse
 
 from omlx.errors import OmlxError, SettingsError
 from omlx.server.body import decode
-from omlx.server.context import ServerContext
 from omlx.server.desk import Desk
 from omlx.server.errors import ApiError, bad_field
+from omlx.server.service import Service
 from omlx.server.web import Request, json_response, read_body
 from omlx.settings.build import Resolved
 from omlx.settings.layers import Origin, OriginKind, suggest
@@ -51,13 +51,13 @@ class _Value(msgspec.Struct, forbid_unknown_fields=True):
 class SettingRoutes:
     """The handlers of one server; for the loop's thread. Files are read and written on another."""
 
-    def __init__(self, context: ServerContext) -> None:
-        self._context = context
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._decoder = msgspec.json.Decoder(_Value)
 
     async def settings(self, request: Request) -> HTTPResponse:
         """GET /admin/api/settings: every setting, and who set it."""
-        context = self._context
+        context = self._service.context
         shown = {
             path: {
                 "value": masked(leaf, _value(context.settings, path)),
@@ -93,7 +93,9 @@ class SettingRoutes:
             ) from None
         except OmlxError as error:
             raise ApiError(400, _sentence(error), param=path) from None
-        now, then = (_value(one, path) for one in (self._context.settings, written.settings))
+        now, then = (
+            _value(one, path) for one in (self._service.context.settings, written.settings)
+        )
         origin = written.origins.get(path, _DEFAULT)
         return json_response(
             {
@@ -106,21 +108,21 @@ class SettingRoutes:
         )
 
     def _desk(self) -> Desk:
-        if self._context.desk is None:
+        if self._service.context.desk is None:
             raise ApiError(404, "This server has no file of settings")
-        return self._context.desk
+        return self._service.context.desk
 
     def _pending(self) -> tuple[dict[str, object], list[str]]:
         """What the files say otherwise than what holds, and what is wrong with them."""
-        if self._context.desk is None:
+        if self._service.context.desk is None:
             return {}, []
         try:
-            written = self._context.desk.written()
+            written = self._service.context.desk.written()
         except SettingsError as error:
             return {}, list(error.problems[:_MAX_PROBLEMS])
         except OmlxError as error:
             return {}, [_sentence(error)]
-        return _differences(self._context.settings, written), []
+        return _differences(self._service.context.settings, written), []
 
 
 def _differences(running: Settings, written: Resolved) -> dict[str, object]:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -170,14 +169,13 @@ def test_a_request_is_watched_to_its_end_and_explained(visit: Visit, live: Keyed
     live.ask(f"A {LONG}")
     visit.go("requests", "Requests")
     page = visit.page
-    asking = threading.Thread(target=live.ask, args=(f"B {LONG}",), kwargs={"max_tokens": 3000})
-    asking.start()
-    try:
+    body = {**chat("tiny", f"B {LONG}", max_tokens=6000), "stream": True}
+    with closing(live.connection()) as connection:
+        headers = {"Content-Type": "application/json", **live.headers}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         running = page.get_by_role("table", name="Running")
         expect(running.locator("[data-stage=decode]")).to_be_visible()
         expect(running).to_contain_text("generated")
-    finally:
-        asking.join()
     expect(page.get_by_text("No request runs now.")).to_be_visible()
     why = page.get_by_role("button", name="Why did the request of").first
     why.click()
@@ -327,9 +325,7 @@ def test_by_keyboard_alone(browser: Browser, live: Live, key: str) -> None:
         _tab_to(visit, f'button[aria-label="Unload {HOSTILE}"]')
         press("Enter")
         visit.said(f"{HOSTILE}: unloaded")
-        page.evaluate("() => document.activeElement.blur()")
-        press("Tab")
-        expect(page.locator(".skip")).to_be_focused()
+        _tab_to(visit, ".skip", backwards=True)
         press("Enter")
         expect(page.locator("main")).to_be_focused()
         seen = _round(visit)
@@ -361,7 +357,7 @@ def _round(visit: Visit) -> list[str]:
 def test_names_that_mean_harm_stay_text(visit: Visit) -> None:
     for section, title in SECTIONS.items():
         visit.go(section, title)
-        visit.page.wait_for_timeout(200)
+        visit.settled()
         assert visit.page.locator("img").count() == 0
     visit.go("models", "Models")
     expect(visit.page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
@@ -380,14 +376,13 @@ def test_axe_finds_no_serious_fault(browser: Browser, live: Live, key: str, sche
         visit.sign_in(key)
         for section, title in SECTIONS.items():
             visit.go(section, title)
-            visit.page.wait_for_load_state("networkidle" if section == "settings" else "load")
-            visit.page.wait_for_timeout(300)
+            visit.settled()
             assert visit.violations() == [], section
             assert visit.overflow() <= 0, section
         visit.page.set_viewport_size({"width": 1280, "height": 900})
         for section in ("status", "models", "keys"):
             visit.go(section, SECTIONS[section])
-            visit.page.wait_for_timeout(300)
+            visit.settled()
             assert visit.violations() == [], section
             assert visit.overflow() <= 0, section
 

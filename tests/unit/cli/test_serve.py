@@ -12,6 +12,7 @@ from omlx.cli.serve import curl
 from omlx.client import Launched
 from omlx.errors import ServerError
 from omlx.models.locate import Discovery
+from omlx.server.desk import Desk
 from omlx.settings.build import Resolved
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_model import add_model
@@ -36,8 +37,10 @@ class FakeServer:
         *,
         on_ready: Callable[[str], None],
         snapshot_sink: Callable[[Callable[[], Mapping[str, object]]], None] | None = None,
+        desk: Desk,
         launched: Launched | None = None,
     ) -> int:
+        self.desk = desk
         self.resolved, self.launched = resolved, launched
         self.ids = [entry.id for entry in discovery.models]
         if self.error is not None:

@@ -69,7 +69,7 @@ def test_models(own):
         "revision": "NoneType", "quantization": "NoneType", "weight_bytes": "int", "state": "str",
         "error": "NoneType", "window": "int", "pid": "NoneType", "is_stalled": "bool",
         "restarts": "int", "requests": "int", "load_s": "float", "warm_up_s": "float",
-        "kernels": "list",
+        "kernels": "list", "is_pinned": "bool",
     } | {"window": type(fake["window"]).__name__}  # fmt: skip
 
 

@@ -373,7 +373,13 @@ def test_models_for_everyone_and_nothing_else(path):
         ("/health/", Need.KEY),
         ("/nothing", Need.KEY),
         ("/admin/api/keys", Need.ADMIN),
-        ("/admin", Need.ADMIN),
+        ("/admin/nothing", Need.ADMIN),
+        ("/admin/sessions", Need.ADMIN),
+        ("/administrator", Need.ADMIN),
+        ("/admin", Need.NOTHING),
+        ("/admin/", Need.NOTHING),
+        ("/admin/page/app.css", Need.NOTHING),
+        ("/admin/session", Need.NOTHING),
     ],
 )
 def test_what_routes_need(path, need):

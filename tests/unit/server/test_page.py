@@ -113,9 +113,8 @@ def test_a_file_that_has_not_changed_is_not_sent_again(locked):
 def test_nothing_but_its_files_is_sent(locked, name):
     # httpx would make the path shorter by itself.
     with socket.create_connection(("127.0.0.1", locked.port)) as connection:
-        connection.sendall(
-            f"GET /admin/page/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-        )
+        rest = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"GET /admin/page/{name} {rest}".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.split()[1] in (b"401", b"404")
     assert b"import" not in answer

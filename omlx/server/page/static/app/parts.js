@@ -8,7 +8,7 @@ import { t } from "./words.js";
 // and the roles say that it is a table all the same.
 export function table(caption, columns, keyOf, empty) {
   const body = h("tbody", { role: "rowgroup" });
-  const none = h("p", { class: "empty" }, empty);
+  const none = h("p", { class: "empty", hidden: true }, empty);
   const heads = columns.map((one) =>
     h("th", { scope: "col", role: "columnheader", class: one.isNumber ? "num" : null },
       one.isQuiet ? h("span", { class: "unseen" }, one.label) : one.label));
