@@ -1,4 +1,4 @@
-"""The groups of commands: cache, model, kernel, key, config.
+"""The groups of commands: service, cache, model, kernel, key, config.
 
 Knows nothing about what their commands do.
 """
@@ -12,6 +12,23 @@ from omlx.cli.options import CONTEXT_SETTINGS
 def _group(name: str, help_text: str, lazy: dict[str, LazyCommand]) -> click.Group:
     return LazyGroup(name, help=help_text, lazy=lazy, context_settings=CONTEXT_SETTINGS)
 
+
+service = _group(
+    "service",
+    "Have a server started at login, and again when it crashes.",
+    {
+        "install": LazyCommand(
+            "omlx.cli.service:install",
+            "Have a server started at login, and again when it crashes.",
+        ),
+        "uninstall": LazyCommand(
+            "omlx.cli.service:uninstall", "End the service and remove its file."
+        ),
+        "status": LazyCommand(
+            "omlx.cli.service:status", "Show how the service stands, and its server."
+        ),
+    },
+)
 
 cache = _group(
     "cache",
@@ -62,18 +79,33 @@ kernel = _group(
 
 key = _group(
     "key",
-    "Make, list and remove API keys.",
+    "Make, list and revoke API keys.",
     {
-        "add": LazyCommand("omlx.cli.keys:add", "Make an API key and print it."),
+        "create": LazyCommand("omlx.cli.keys:create", "Make an API key and print it."),
         "list": LazyCommand(
             "omlx.cli.keys:list_keys", "List the API keys, with their first characters."
         ),
-        "remove": LazyCommand("omlx.cli.keys:remove", "Take an API key away."),
+        "revoke": LazyCommand("omlx.cli.keys:revoke", "Take an API key away."),
     },
 )
 
 config = _group(
     "config",
-    "Show the settings and where they come from.",
-    {"show": LazyCommand("omlx.cli.config:show", "Print every setting of this folder and user.")},
+    "Show the settings and where they come from, and write them.",
+    {
+        "show": LazyCommand("omlx.cli.config:show", "Print every setting of this folder and user."),
+        "get": LazyCommand("omlx.cli.config:get", "Print one setting, or those of one table."),
+        "set": LazyCommand(
+            "omlx.cli.configuring:set_values", "Write settings to config.toml in OMLX_HOME."
+        ),
+        "unset": LazyCommand(
+            "omlx.cli.configuring:unset", "Take settings out of config.toml in OMLX_HOME."
+        ),
+        "path": LazyCommand(
+            "omlx.cli.config:path", "Print where config.toml is, which omlx config set writes."
+        ),
+        "edit": LazyCommand(
+            "omlx.cli.configuring:edit", "Open config.toml in OMLX_HOME in an editor."
+        ),
+    },
 )

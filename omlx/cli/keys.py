@@ -1,4 +1,4 @@
-"""`omlx key add`, `omlx key list` and `omlx key remove`: the API keys that clients may send.
+"""`omlx key create`, `omlx key list` and `omlx key revoke`: the API keys that clients may send.
 
 Knows nothing about servers; one that runs reads the file again when it has changed.
 """
@@ -29,7 +29,7 @@ _LIMIT = click.IntRange(1, 10**9)
 @click.option("--tpm", type=_LIMIT, metavar="N", help="Most tokens a minute, in and out.")
 @click.option("--concurrent", type=_LIMIT, metavar="N", help="Most requests at the same time.")
 @click.option("--expires", metavar="DURATION", help="Of no use any more after this time, as 30d.")
-def add(
+def create(
     *,
     name: str,
     scope: str,
@@ -56,7 +56,7 @@ def add(
     try:
         change_keys(path, with_key(key))
     except ValueError as error:
-        raise OmlxError(str(error), hint="omlx key remove takes it away") from None
+        raise OmlxError(str(error), hint="omlx key revoke takes it away") from None
     except OSError as error:
         raise _unwritten(path, error) from None
     say(sent)
@@ -80,12 +80,12 @@ def list_keys(*, as_json: bool) -> None:
     elif shown:
         say(columns([_TITLES, *(_row(one) for one in shown)]))
     else:
-        click.echo("no API keys\nhint: omlx key add NAME makes one", err=True)
+        click.echo("no API keys\nhint: omlx key create NAME makes one", err=True)
 
 
 @click.command()
 @click.argument("name")
-def remove(*, name: str) -> None:
+def revoke(*, name: str) -> None:
     """Take an API key away.
 
     Servers that run refuse it at once; requests of it that run go on. One that had keys stays

@@ -101,8 +101,11 @@ def _left(states: Path, home: Path, port: int | None) -> list[Path]:
     from omlx.settings import places
 
     named = [s.log_path for _, s in read_states(states) if s and s.log_path and _is_on(s, port)]
-    pattern = "serve*.log" if port is None else f"serve-{port}.log"
-    return [*named, *places.log_dir(home).glob(pattern)]
+    folder = places.log_dir(home)
+    if port is not None:
+        return [*named, *folder.glob(f"serve-{port}.log")]
+    # A service that can't start says so before its log is begun.
+    return [*named, *folder.glob("serve*.log"), *folder.glob("service.log")]
 
 
 def _is_on(server: "RunningServer", port: int | None) -> bool:

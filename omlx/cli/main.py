@@ -25,6 +25,12 @@ COMMANDS = {
         "omlx.cli.top:top", "Watch a running server: requests, tiers, hits and engines."
     ),
     "logs": LazyCommand("omlx.cli.logs:logs", "Print the log of a server."),
+    "service": LazyCommand(
+        "omlx.cli.groups:service", "Have a server started at login, and again when it crashes."
+    ),
+    "doctor": LazyCommand(
+        "omlx.cli.doctor:doctor", "Find out what is wrong, and how to put it right."
+    ),
     "usage": LazyCommand(
         "omlx.cli.usage:usage", "Show what was served, by model, client and API key."
     ),
@@ -40,8 +46,10 @@ COMMANDS = {
         "omlx.cli.groups:kernel", "Build the kernels of omlx for this GPU, and show how they stand."
     ),
     "bench": LazyCommand("omlx.cli.bench:bench", "Measure models, servers and the prefix cache."),
-    "key": LazyCommand("omlx.cli.groups:key", "Make, list and remove API keys."),
-    "config": LazyCommand("omlx.cli.groups:config", "Show the settings and where they come from."),
+    "key": LazyCommand("omlx.cli.groups:key", "Make, list and revoke API keys."),
+    "config": LazyCommand(
+        "omlx.cli.groups:config", "Show the settings and where they come from, and write them."
+    ),
 }
 
 

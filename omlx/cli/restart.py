@@ -15,8 +15,8 @@ from omlx.cli.options import (
     resolve,
     settings_options,
 )
-from omlx.cli.running import described, meant, state_dir
-from omlx.cli.start import begin, say_port, show, talk
+from omlx.cli.running import described, meant, state_dir, user_home
+from omlx.cli.start import begin, has_any, say_port, show, talk
 from omlx.errors import OmlxError, ServerError, UsageError
 
 if TYPE_CHECKING:
@@ -36,12 +36,15 @@ def restart(ctx: click.Context, *, as_json: bool, **given: object) -> None:
     that are given now replace them. Settings of files and variables are read anew. Of several
     servers, --port says which; where none is on that port and only one runs, that one moves
     there. API keys are never kept: one that came by a flag or variable has to be given again.
-    Where no server runs, one is started.
+    Where no server runs, one is started. The service keeps its options: omlx service install
+    takes others.
     """
     from omlx.launch.background import find, stop
 
     options = with_profile(ctx, given)
     server = _server(find(state_dir()).servers, options)
+    if _is_service(server, options):
+        return _restart_service(has_any(options), as_json=as_json)
     launched = None if server is None else server.launched
     if launched is not None:
         options = merged(launched.arguments, anchored(options, current_dir()))
@@ -65,7 +68,32 @@ def restart(ctx: click.Context, *, as_json: bool, **given: object) -> None:
             raise
         hint = "; ".join(filter(None, [error.hint, "the server that ran before is stopped"]))
         raise ServerError(error.message, hint=hint) from None
-    show(started, as_json=as_json)
+    return show(started, as_json=as_json)
+
+
+def _is_service(server: "RunningServer | None", options: Given) -> bool:
+    """Whether the service is meant: it is that server, or the only one there could be."""
+    from omlx.cli.service import here
+    from omlx.launch.service.service import is_of
+
+    service = here(user_home())
+    if service is None:
+        return False
+    return is_of(service, server) if server is not None else not has_any(options)
+
+
+def _restart_service(has_options: bool, *, as_json: bool) -> None:
+    from omlx.cli.service import begin as begin_service
+    from omlx.cli.service import here
+
+    service = here(user_home())
+    assert service is not None
+    if has_options:
+        raise UsageError(
+            "the service has options of its own, and is restarted with those",
+            hint="omlx service install with all options that it is to have replaces them",
+        )
+    begin_service(service, user_home(), again=True, as_json=as_json)
 
 
 def _server(servers: "tuple[RunningServer, ...]", options: Given) -> "RunningServer | None":

@@ -12,7 +12,7 @@ import click
 
 from omlx.cli.arguments import Given, arguments_of, secrets_of, with_profile
 from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options
-from omlx.cli.running import stop_command
+from omlx.cli.running import stop_command, user_home
 
 if TYPE_CHECKING:
     from omlx.launch.background import Started
@@ -30,12 +30,26 @@ def start(ctx: click.Context, *, as_json: bool, **given: object) -> None:
     It takes the options of omlx serve, runs in this folder, and goes on when the terminal is
     closed. The command waits until the server answers; models load at their first request
     unless they are preloaded. Where one runs on that port already, that is said, and the exit
-    code is 0. omlx stop ends it, omlx status shows it, omlx logs its log.
+    code is 0. omlx stop ends it, omlx status shows it, omlx logs its log. Where a service is
+    installed and no option is given, that is started.
     """
+    from omlx.cli.service import begin as begin_service
+    from omlx.cli.service import here
+
     options = with_profile(ctx, given)
+    service = here(user_home())
+    if service is not None:
+        if not has_any(options):
+            return begin_service(service, user_home(), again=False, as_json=as_json)
+        talk("a service is installed, too, and stays as it is: it has options of its own")
     resolved = resolve(ctx, options)
     say_port(resolved)
-    show(begin(resolved, options), as_json=as_json)
+    return show(begin(resolved, options), as_json=as_json)
+
+
+def has_any(options: Given) -> bool:
+    """Whether an option was given."""
+    return any(value not in (None, (), False) for value in options.values())
 
 
 def begin(resolved: "Resolved", options: Given) -> "Started":

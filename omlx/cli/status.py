@@ -1,4 +1,4 @@
-"""`omlx status`: the servers that run, and what is left of those that do not.
+"""`omlx status`: the servers that run, the service, and what is left of those that do not run.
 
 Knows nothing about how servers are found; each is asked over HTTP.
 """
@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from omlx.cli.last_error import last_error
 from omlx.cli.options import SettingsCommand, json_option, resolve, say, settings_options, warn
-from omlx.cli.running import state_dir
+from omlx.cli.running import state_dir, user_home
 from omlx.errors import ServerError, SettingsError
 
 if TYPE_CHECKING:
     from omlx.cli.view.status import Status
     from omlx.client import RunningServer
     from omlx.launch.background import Found
+    from omlx.launch.service.service import Installed
+    from omlx.launch.service.spec import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +44,50 @@ def status(ctx: click.Context, *, as_json: bool, **given: object) -> int:
 
     Of each one the three figures that tell how well it does, over the last 24 hours: uncached
     tokens per turn by client, TTFT with the means of its parts, disk bytes written and evicted.
-    Also those that were started with omlx serve, and state files of servers that are gone. The
-    exit code is 0 if a server runs, else 1.
+    Also its memory, its tiers and the last error in its log. Also servers that were started with
+    omlx serve, the service, and state files of servers that are gone. The exit code is 0 if a
+    server runs, else 1.
     """
     from omlx.launch.background import find
 
     found = find(state_dir())
-    key = _key(ctx, given) if found.servers else None
-    views = [_view(server, key) for server in found.servers]
+    key = key_of(ctx, given) if found.servers else None
+    views = [view_of(server, key) for server in found.servers]
+    service = _service()
     if as_json:
-        say(json.dumps(_object(views, found), indent=2))
+        told = None if service is None else _told_of(service)
+        say(json.dumps({**_object(views, found), "service": told}, indent=2))
     else:
-        say("\n".join(_lines(views, found)))
+        shown = [] if service is None else _shown(service)
+        say("\n".join([*_lines(views, found), *shown]))
     return 0 if views else 1
 
 
-def _key(ctx: click.Context, given: Mapping[str, object]) -> str | None:
+def _service() -> "tuple[Installed, State] | None":
+    """The service of this folder and how it stands; its supervisor may not answer."""
+    from omlx.cli.service import here
+
+    try:
+        service = here(user_home())
+        return None if service is None else (service, service.state())
+    except ServerError as error:
+        warn([f"how the service stands is not known: {error.message}"])
+        return None
+
+
+def _shown(service: "tuple[Installed, State]") -> list[str]:
+    from omlx.cli.view.service import service_lines
+
+    return service_lines(*service, user_home())
+
+
+def _told_of(service: "tuple[Installed, State]") -> dict[str, object]:
+    from omlx.cli.view.service import service_object
+
+    return service_object(*service, user_home())
+
+
+def key_of(ctx: click.Context, given: Mapping[str, object]) -> str | None:
     """The API key of the settings, where those can be read."""
     try:
         return resolve(ctx, given).settings.server.api_key
@@ -65,7 +96,8 @@ def _key(ctx: click.Context, given: Mapping[str, object]) -> str | None:
         return None
 
 
-def _view(server: "RunningServer", key: str | None) -> View:
+def view_of(server: "RunningServer", key: str | None) -> View:
+    """A server, asked."""
     from omlx.cli.view.plain import maps_of, text_of
     from omlx.client import ask_health
 
@@ -94,7 +126,7 @@ def _told(server: "RunningServer", key: str | None) -> "Status | None":
 
 
 def _lines(views: Sequence[View], found: "Found") -> list[str]:
-    lines = [line for view in views for line in _server_lines(view)]
+    lines = [line for view in views for line in server_lines(view)]
     if not views:
         lines.append("no server is running")
     for stale in found.stale:
@@ -102,9 +134,11 @@ def _lines(views: Sequence[View], found: "Found") -> list[str]:
     return lines
 
 
-def _server_lines(view: View) -> list[str]:
+def server_lines(view: View) -> list[str]:
+    """What is shown of a server."""
     from omlx.cli.view.lead import lead_text
     from omlx.cli.view.text import columns
+    from omlx.cli.view.tiers import tier_text
     from omlx.units import format_duration
 
     server, uptime_s = view.server, _uptime_s(view.server)
@@ -116,8 +150,10 @@ def _server_lines(view: View) -> list[str]:
         lines.append(f"  another version is installed; omlx restart{which} takes it")
     lines.append(f"  {_models(view)}")
     if view.told is not None:
-        lines += columns(lead_text(view.told), indent="  ").splitlines()
+        lines += columns([*lead_text(view.told), *tier_text(view.told)], indent="  ").splitlines()
     lines.append(f"  log: {server.log_path or 'stderr of the process'}")
+    if error := last_error(server.log_path):
+        lines.append(f"  last error: {error}")
     return lines
 
 
@@ -144,24 +180,30 @@ def _uptime_s(server: "RunningServer") -> float | None:
 
 
 def _object(views: Sequence[View], found: "Found") -> dict[str, object]:
-    from omlx.cli.view.lead import lead_json
-
     return {
-        "servers": [
-            {
-                "address": view.server.address,
-                "pid": view.server.pid,
-                "version": view.server.version,
-                "is_outdated": _is_outdated(view.server),
-                "uptime_s": _uptime_s(view.server),
-                "status": view.word,
-                "models": None
-                if view.models is None
-                else [{"id": one.get("id"), "state": one.get("state")} for one in view.models],
-                "lead": None if view.told is None else lead_json(view.told),
-                "log": None if view.server.log_path is None else str(view.server.log_path),
-            }
-            for view in views
-        ],
+        "servers": [server_object(view) for view in views],
         "stale": [{"file": str(stale.path), "reason": stale.reason} for stale in found.stale],
+    }
+
+
+def server_object(view: View) -> dict[str, object]:
+    """What JSON has of a server."""
+    from omlx.cli.view.lead import lead_json
+    from omlx.cli.view.tiers import tier_json
+
+    server, log = view.server, view.server.log_path
+    return {
+        "address": server.address,
+        "pid": server.pid,
+        "version": server.version,
+        "is_outdated": _is_outdated(server),
+        "uptime_s": _uptime_s(server),
+        "status": view.word,
+        "models": None
+        if view.models is None
+        else [{"id": one.get("id"), "state": one.get("state")} for one in view.models],
+        "lead": None if view.told is None else lead_json(view.told),
+        "cache": None if view.told is None else tier_json(view.told),
+        "last_error": last_error(log),
+        "log": None if log is None else str(log),
     }

@@ -159,7 +159,7 @@ def start(
             child = machine.spawn(
                 [sys.executable, "-m", "omlx", "serve", *arguments],
                 cwd=resolved.cwd,
-                env=_environment(os.environ if env is None else env, resolved, log),
+                env=start_environment(os.environ if env is None else env, resolved, log),
                 output=output,
             )
         except OSError as error:
@@ -176,7 +176,8 @@ def start(
             raise
 
 
-def _environment(env: Mapping[str, str], resolved: Resolved, log: Path) -> Mapping[str, str]:
+def start_environment(env: Mapping[str, str], resolved: Resolved, log: Path) -> Mapping[str, str]:
+    """The environment of a server that is started: `env`, and what says where its things are."""
     found = {
         **env,
         "OMLX_HOME": str(resolved.home),

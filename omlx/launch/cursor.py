@@ -13,7 +13,7 @@ def says(setup: Setup) -> str:
             "# Cursor sends the requests for a model from its own servers, also with its setting",
             f"# Override OpenAI Base URL: {setup.v1} can't be reached from there.",
             "# It works only with an address that the internet can reach, by https and with a key:",
-            "#   1. omlx key add cursor          (then every request needs a key)",
+            "#   1. omlx key create cursor       (then every request needs a key)",
             "#   2. a tunnel or proxy of yours with https before this server; its host name goes",
             "#      into server.allowed_hosts",
             "#   3. in Cursor, Settings, Models: add a custom model by the name below, set",

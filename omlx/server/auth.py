@@ -19,7 +19,7 @@ from omlx.settings.keys import Key, Limits, Scope
 from omlx.settings.server import Server
 
 _READING = ("GET", "HEAD", "OPTIONS")
-_ADD_HINT = "omlx key add NAME makes one, or set OMLX_SERVER_API_KEY"
+_ADD_HINT = "omlx key create NAME makes one, or set OMLX_SERVER_API_KEY"
 
 
 PAGE_PATH = "/admin"

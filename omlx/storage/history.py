@@ -66,6 +66,11 @@ class History:
         """At most so many rows of a model, the newest first."""
         return self._read("WHERE model = ? ORDER BY id DESC LIMIT ?", model, num_rows)
 
+    def since(self, time: float, num_rows: int) -> list[JournalEntry]:
+        """At most so many of the newest rows of requests that came since, the oldest first."""
+        rows = self._read("WHERE time >= ? ORDER BY time DESC, id DESC LIMIT ?", time, num_rows)
+        return rows[::-1]
+
     def _read(self, where: str, *values: object) -> list[JournalEntry]:
         with reading(self._path) as db:
             rows = db.execute(f"SELECT * FROM requests {where}", values)

@@ -20,6 +20,8 @@ ROWS = {
 OWNERS = {
     "click": ("omlx.cli",),
     "rich": ("omlx.cli",),
+    "tomli_w": ("omlx.cli",),
+    "tomlkit": ("omlx.cli",),
     "sanic": ("omlx.server",),
     "uvloop": ("omlx.server",),
     "msgspec": ("omlx.server", "omlx.models"),

@@ -32,7 +32,7 @@ def num_cached(live: Live, key: str, **headers: str) -> int:
 
 
 def add(home: Path, name: str, *words: str) -> str:
-    made = run_omlx("key", "add", name, *words, home=home)
+    made = run_omlx("key", "create", name, *words, home=home)
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 
@@ -60,7 +60,7 @@ def test_p22_one_key_learns_nothing_of_anothers_prompts(tiny_model: Path, tmp_pa
         assert live.stop() == 0
     with Live(*args, home=home) as live:
         assert num_cached(live, ann) == most, "from the disk tier"
-        assert run_omlx("key", "remove", "bob", home=home).returncode == 0
+        assert run_omlx("key", "revoke", "bob", home=home).returncode == 0
         assert live.post("/v1/chat/completions", body(), {"X-Api-Key": bob})[0] == 401
         bob = add(home, "bob")
         assert num_cached(live, bob) == 0, "a new key of the old name is another one"

@@ -52,6 +52,11 @@ def as_text(lines: Sequence[SettingLine], *, with_origin: bool) -> str:
     return columns(rows)
 
 
+def value_text(line: SettingLine) -> str:
+    """A value alone; a secret is masked."""
+    return _text(line.leaf, line.value)
+
+
 def as_json(lines: Sequence[SettingLine], resolved: Resolved, *, with_origin: bool) -> str:
     """An object of settings by path; with origins each is an object of its own."""
     items = {

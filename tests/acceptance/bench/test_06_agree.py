@@ -251,7 +251,7 @@ def test_figures_agree(tiny_model: Path, tmp_path: Path, figure: Figure) -> None
     keys = dict[str, str]()
     for name in ("laptop", "desk"):
         scope = ("--scope", "admin") if name == "desk" else ()
-        done = run_omlx("key", "add", name, *scope, home=tmp_path)
+        done = run_omlx("key", "create", name, *scope, home=tmp_path)
         assert done.returncode == 0, done.stderr
         keys[name] = done.stdout.strip()
     rng = random.Random(7)

@@ -335,7 +335,8 @@ def test_status_of_nothing(cli: Cli, home: Path) -> None:
     outcome = cli("status")
     assert (outcome.code, outcome.out, outcome.err) == (1, "no server is running\n", "")
     outcome = cli("status", "--json")
-    assert (outcome.code, json.loads(outcome.out)) == (1, {"servers": [], "stale": []})
+    nothing = {"servers": [], "stale": [], "service": None}
+    assert (outcome.code, json.loads(outcome.out)) == (1, nothing)
 
 
 def test_status_of_a_server(cli: Cli, home: Path, live: JsonServer) -> None:
@@ -364,6 +365,8 @@ def test_status_of_a_server(cli: Cli, home: Path, live: JsonServer) -> None:
         "status": "ready",
         "models": HEALTH["models"],
         "lead": None,
+        "cache": None,
+        "last_error": None,
         "log": "/some.log",
     }
     assert said["stale"][0]["file"] == str(stale)

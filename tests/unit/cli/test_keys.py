@@ -31,7 +31,7 @@ def key(cli: Cli) -> Callable[..., str]:
 
 
 def test_a_key_from_its_making_to_its_end(path: Path, key: Callable[..., str]) -> None:
-    sent = key("add", "laptop", "--rpm", "60", "--expires", "30d").strip()
+    sent = key("create", "laptop", "--rpm", "60", "--expires", "30d").strip()
     assert len(sent) > 30 and sent not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [shown] = json.loads(key("list", "--json"))["keys"]
@@ -41,22 +41,22 @@ def test_a_key_from_its_making_to_its_end(path: Path, key: Callable[..., str]) -
     ring = KeyRing(path, None)
     ring.load()
     assert ring.has_any
-    key("remove", "laptop")
+    key("revoke", "laptop")
     assert json.loads(key("list", "--json"))["keys"] == []
 
 
 def test_names_are_not_used_twice_and_limits_are_numbers(
     path: Path, key: Callable[..., str]
 ) -> None:
-    key("add", "a")
-    key("add", "a", code=1)
-    key("add", "b", "--rpm", "0", code=2)
-    key("add", "b", "--expires", "soon", code=2)
-    key("remove", "none", code=1)
+    key("create", "a")
+    key("create", "a", code=1)
+    key("create", "b", "--rpm", "0", code=2)
+    key("create", "b", "--expires", "soon", code=2)
+    key("revoke", "none", code=1)
 
 
 def test_a_key_is_printed_once_and_alone(cli: Cli, path: Path) -> None:
-    outcome = cli("key", "add", "ann")
+    outcome = cli("key", "create", "ann")
     assert outcome.code == 0
     sent = outcome.out.removesuffix("\n")
     assert sent.startswith("omlx-") and len(sent.split()) == 1
@@ -71,7 +71,7 @@ def test_a_key_is_printed_once_and_alone(cli: Cli, path: Path) -> None:
 
 def test_what_a_key_may_do_is_kept(cli: Cli, path: Path) -> None:
     limits = ("--rpm", "60", "--tpm", "100000", "--concurrent", "2", "--expires", "30d")
-    assert cli("key", "add", "boss", "--scope", "admin", *limits).code == 0
+    assert cli("key", "create", "boss", "--scope", "admin", *limits).code == 0
     (key,) = read_keys(path)
     assert (key.scope, key.limits) == (Scope.ADMIN, Limits(60, 100_000, 2))
     assert key.expires is not None and (key.expires - key.created).days in (29, 30)
@@ -84,18 +84,18 @@ def test_what_a_key_may_do_is_kept(cli: Cli, path: Path) -> None:
 
 def test_a_key_is_taken_away(cli: Cli, path: Path) -> None:
     for name in ("ann", "bob"):
-        cli("key", "add", name)
-    assert cli("key", "remove", "ann").code == 0
+        cli("key", "create", name)
+    assert cli("key", "revoke", "ann").code == 0
     assert [key.name for key in read_keys(path)] == ["bob"]
-    outcome = cli("key", "remove", "ann")
+    outcome = cli("key", "revoke", "ann")
     assert (outcome.code, outcome.out) == (1, "")
     assert "no API key 'ann'" in outcome.err
 
 
 def test_a_name_is_taken_once(cli: Cli, path: Path) -> None:
-    cli("key", "add", "ann")
+    cli("key", "create", "ann")
     before = read_keys(path)
-    outcome = cli("key", "add", "ann")
+    outcome = cli("key", "create", "ann")
     assert (outcome.code, outcome.out) == (1, "")
     assert read_keys(path) == before
 
@@ -109,7 +109,7 @@ def test_a_name_is_taken_once(cli: Cli, path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_calls_make_nothing(cli: Cli, path: Path, words: list[str]) -> None:
-    outcome = cli("key", "add", "--", *words) if words == [""] else cli("key", "add", *words)
+    outcome = cli("key", "create", "--", *words) if words == [""] else cli("key", "create", *words)
     assert (outcome.code, outcome.out) == (2, "")
     assert not path.exists()
 
@@ -117,14 +117,14 @@ def test_wrong_calls_make_nothing(cli: Cli, path: Path, words: list[str]) -> Non
 def test_no_keys(cli: Cli, path: Path) -> None:
     outcome = cli("key", "list")
     assert (outcome.code, outcome.out) == (0, "")
-    assert "omlx key add" in outcome.err
+    assert "omlx key create" in outcome.err
     assert json.loads(cli("key", "list", "--json").out) == {"keys": []}
 
 
 def test_a_file_that_others_can_read_is_not_touched(cli: Cli, path: Path) -> None:
-    cli("key", "add", "ann")
+    cli("key", "create", "ann")
     path.chmod(0o644)
-    for words in (("list",), ("add", "bob"), ("remove", "ann")):
+    for words in (("list",), ("create", "bob"), ("revoke", "ann")):
         outcome = cli("key", *words)
         assert (outcome.code, outcome.out) == (2, "")
         assert "chmod 600" in outcome.err

@@ -55,7 +55,7 @@ def test_help_of_the_root_imports_no_command() -> None:
 @pytest.mark.parametrize(
     ("words", "index", "expected"),
     [
-        ("omlx ser", 1, ["plain,serve"]),
+        ("omlx ser", 1, ["plain,serve", "plain,service"]),
         ("omlx ", 1, [f"plain,{name}" for name in main.COMMANDS]),
         ("omlx cache ", 2, ["plain,inspect", "plain,prune", "plain,verify"]),
         ("omlx serve --log-l", 2, ["plain,--log-level"]),
@@ -106,7 +106,8 @@ def test_version(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("args", "error", "hint"),
     [
-        (["serv"], "No such command 'serv'. Did you mean 'serve'?", "omlx --help"),
+        (["serv"], "No such command 'serv'. (Did you mean one of: 'serve', 'service'?)", "omlx"),
+        (["quantise"], "No such command 'quantise'. Did you mean 'quantize'?", "omlx --help"),
         (["cache", "prun"], "No such command 'prun'. Did you mean 'prune'?", "omlx cache --help"),
         (["serve", "--prot", "1"], "No such option '--prot'.", "omlx serve --help"),
         (["serve", "--port"], "Option '--port' requires an argument.", ""),
