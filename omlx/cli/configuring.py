@@ -55,7 +55,7 @@ def set_values(*, words: tuple[str, ...], is_project: bool, glob: str | None) ->
     )
     _check_model(values, glob)
     path = config_path(is_project=is_project)
-    _apply(path, {_place(leaf, glob): value for leaf, value in values.items()})
+    apply(path, {_place(leaf, glob): value for leaf, value in values.items()})
     if any(leaf.option.secret for leaf in values) and path.stat().st_mode & 0o077:
         warn([f"other users can read {path}, which holds a secret: chmod 600 {path}"])
     if glob is None:
@@ -84,7 +84,7 @@ def unset(*, names: tuple[str, ...], is_project: bool, glob: str | None) -> None
             leaf_of(name)  # a typing error is none of the file's
             talk(f"{name} is not set in {path}")
     if places:
-        _apply(path, places)
+        apply(path, places)
 
 
 @click.command()
@@ -167,7 +167,7 @@ def _place(leaf: "Leaf", glob: str | None) -> Place:
     return (*(() if glob is None else ("model", glob)), *leaf.path.split("."))
 
 
-def _apply(path: Path, values: Mapping[Place, object]) -> None:
+def apply(path: Path, values: Mapping[Place, object]) -> None:
     """Change a file, if what comes out is right; else it stays as it is."""
     with alone(path) as target:
         before = read_text(target)

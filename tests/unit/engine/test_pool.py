@@ -344,3 +344,36 @@ def test_stop_ends_all_and_the_thread() -> None:
     pool.stop_all(3.0)
     assert children[0].stops == [3.0]
     assert pool.get("a").state() is EngineState.STOPPED
+
+
+def test_a_model_that_comes_later_is_served_like_the_others() -> None:
+    bench = Bench("a", limits=RoomLimits(max_loaded=1))
+    bench.ask("a")
+    bench.turn()
+    bench.children["late"] = []
+    bench.pool.add(ModelEntry("late", Path("/nowhere/late"), "llama", None, 10, None, None))
+    assert [entry.id for entry in bench.pool.models()] == ["a", "late"]
+    assert bench.pool.get("late").state() is EngineState.UNLOADED
+    assert bench.children["late"] == []
+    bench.pool.load("late")
+    bench.turn()
+    assert len(bench.children["late"]) == 0, "the other one has a request"
+    assert bench.pool.refusal("late") is None
+
+
+def test_a_pin_can_be_set_and_taken_off_while_it_runs() -> None:
+    bench = Bench("a", "b", limits=RoomLimits(max_loaded=1))
+    bench.pool.load("a")
+    bench.turn()
+    bench.pool.pin("a", is_pinned=True)
+    assert bench.pool.is_pinned("a") and not bench.pool.is_pinned("b")
+    bench.pool.load("b")
+    bench.turn()
+    assert bench.children["b"] == []
+    assert "pinned" in (bench.pool.refusal("b") or "")
+    bench.pool.pin("a", is_pinned=False)
+    bench.pool.load("b")
+    bench.turn()
+    assert bench.pool.get("a").phase is not Phase.RUNNING
+    with pytest.raises(KeyError):
+        bench.pool.pin("nobody", is_pinned=True)

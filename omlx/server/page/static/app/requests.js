@@ -43,7 +43,7 @@ export function mount(main, { complain, say }) {
 }
 
 function speed(value) {
-  return value === null ? "–" : t("unit.tokens_per_s", { number: number(value, 1) });
+  return value === null ? "–" : t("unit.tokens_per_s", { number: number(value, value < 100 ? 1 : 0) });
 }
 
 function stage() {

@@ -40,7 +40,7 @@ export function mount(main, { complain }) {
     waits.update(turns.turns.filter((one) => one.ttft_s !== null).map((one) =>
       ({ time: one.time, value: one.ttft_s, weight: 1 })));
     counts.update(status.requests, number);
-    speeds.update(status.tokens_per_s, (value) => t("unit.tokens_per_s", { number: number(value, 1) }));
+    speeds.update(status.tokens_per_s, (value) => t("unit.tokens_per_s", { number: number(value, value < 100 ? 1 : 0) }));
     showUse(use, status);
   }, LIVE_MS, complain);
   return () => {
