@@ -74,8 +74,9 @@ class Prefill:
             start = len(self.prefix) + len(self.launched)
             size = (start + grain) // grain * grain - start
             size += grain if size < grain // 2 else 0
-            self._pieces.appendleft(piece[size:])
-            piece = piece[:size]
+            piece, rest = piece[:size], piece[size:]
+            if rest:
+                self._pieces.appendleft(rest)
         self._model(mx.array([list(piece)]), cache=self.caches)
         states = [cache.state for cache in self.caches]
         mark = _mark(states)

@@ -210,12 +210,13 @@ def test_an_engine_that_does_not_read_holds_nobody_up_and_no_frames(client: Clie
             client.engine.abort(name)
             client.engine.allow(10**9)
         seconds = time.monotonic() - started
-        held = tracemalloc.get_traced_memory()[0]
+        sizes = sorted(trace.size for trace in tracemalloc.take_snapshot().traces)
     finally:
         tracemalloc.stop()
         os.kill(client.engine.pid, signal.SIGCONT)
     size = len(orjson.dumps(request_frame(EngineRequest("r", tokens, 1))))
-    assert held < 4 * size, "64 frames would be 64 times as much"
+    # One may be on its way, in a buffer that its serializer has made larger than it.
+    assert sum(sizes[:-1]) < 4 * size, "64 frames would be 64 times as much"
     assert seconds < 5, "the first of them alone is more than a socket holds"
     ends = {name: client.until_end(name)[-1] for name in names[-1:]}
     assert isinstance(ends[names[-1]], Finished | Failed)

@@ -28,7 +28,9 @@ _INSTALL_S, _RUN_S = 1500, 1700
 
 @pytest.fixture(scope="module")
 def result(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The report of the whole course, kept for the README."""
+    """The report of the whole course, kept for the README; OMLX_TEST_KEPT judges the kept one."""
+    if os.environ.get("OMLX_TEST_KEPT"):
+        return json.loads(KEPT.read_text())
     subprocess.run([str(REPOSITORY / "scripts" / "peers")], check=True, timeout=_INSTALL_S)
     root = os.environ.get("OMLX_TEST_PEERS")
     peers_dir = Path(root) if root else Path.home() / ".cache" / "omlx-tests" / "peers"
