@@ -180,7 +180,8 @@ def apply(path: Path, values: Mapping[Place, object]) -> None:
 def _check(target: Path, before: str, text: str, *, is_edit: bool = False) -> None:
     """SettingsError where a text has faults that the file did not have, or opens the server."""
     old, new = _layer(target, before), _layer(target, text)
-    known = set() if is_edit else {_LINE.sub(": ", problem, count=1) for problem in old.problems}
+    accepted = () if is_edit else old.problems
+    known = {_LINE.sub(": ", problem, count=1) for problem in accepted}
     added = [one for one in new.problems if _LINE.sub(": ", one, count=1) not in known]
     if added:
         raise SettingsError(added, hint="nothing was changed")

@@ -7,6 +7,7 @@ import json
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 _SIZE = 512
 _ROUNDS = 3
@@ -42,8 +43,9 @@ def probe() -> dict[str, object]:
 
 def _gflops() -> float:
     """Speed of a product of float32 matrices, the best of some rounds, in 10^9 a second."""
-    import mlx.core as mx
+    import mlx.core
 
+    mx: Any = mlx.core
     left, right = mx.ones((_SIZE, _SIZE)), mx.ones((_SIZE, _SIZE))
     mx.eval(left @ right)
     best = float("inf")

@@ -5,6 +5,7 @@ Knows nothing about requests.
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from omlx import __version__
@@ -88,7 +89,7 @@ def check_clients(look: Look) -> Iterator[Finding]:
     ready: list[str] = []
     agents = [c for c in read_catalog(data_dir("profiles") / "clients").values() if c.is_agent]
     with ThreadPoolExecutor(len(agents)) as pool:  # some take seconds to say their version
-        states = list(pool.map(lambda client: detect(client, look.env), agents))
+        states = list(pool.map(partial(detect, env=look.env), agents))
     for client, found in zip(agents, states, strict=True):
         if found.state is State.READY:
             ready.append(f"{client.name} {found.version}")

@@ -107,7 +107,8 @@ class Systemd:
             raise ServerError(
                 f"systemd does not say how {UNIT} stands: {done.said}", hint=_NO_SYSTEMD
             )
-        return state_of(dict(line.partition("=")[::2] for line in done.out.splitlines()))
+        pairs = (line.partition("=") for line in done.out.splitlines())
+        return state_of({name: value for name, _, value in pairs})
 
     def notes(self) -> Sequence[str]:
         """That it ends with the last session of the user, unless that was changed."""
