@@ -4,7 +4,6 @@ import { h, setAttribute, svg } from "./dom.js";
 import { clock, t } from "./words.js";
 
 const HEIGHT = 170;
-const LEFT = 58;
 const RIGHT = 10;
 const TOP = 10;
 const BOTTOM = 24;
@@ -55,20 +54,22 @@ export function chart(title, note, spell, top) {
 
 function picture(title, points, width, spell, top) {
   const highest = niceTop(Math.max(top, ...points.map((one) => one.value)));
-  const inner = Math.max(1, width - LEFT - RIGHT);
+  const marks = [0, 0.5, 1].map((part) => highest * part);
+  const left = 14 + Math.max(...marks.map((value) => wide(spell(value))));
+  const inner = Math.max(1, width - left - RIGHT);
   const depth = HEIGHT - TOP - BOTTOM;
-  const x = (at) => LEFT + (points.length === 1 ? inner / 2 : (at / (points.length - 1)) * inner);
+  const x = (at) => left + (points.length === 1 ? inner / 2 : (at / (points.length - 1)) * inner);
   const y = (value) => TOP + depth * (1 - value / highest);
   const means = smoothed(points);
-  const lines = [0, 0.5, 1].map((part) => {
-    const at = y(highest * part);
+  const lines = marks.map((value) => {
+    const at = y(value);
     return [
-      svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: at, y2: at }),
-      svg("text", { class: "axis", x: LEFT - 6, y: at + 4, "text-anchor": "end" }, spell(highest * part)),
+      svg("line", { class: "grid", x1: left, x2: width - RIGHT, y1: at, y2: at }),
+      svg("text", { class: "axis", x: left - 6, y: at + 4, "text-anchor": "end" }, spell(value)),
     ];
   });
   const ends = [
-    svg("text", { class: "axis", x: LEFT, y: HEIGHT - 6 }, clock(points[0].time)),
+    svg("text", { class: "axis", x: left, y: HEIGHT - 6 }, clock(points[0].time)),
     points.length > 1 && width > 240
       ? svg("text", { class: "axis", x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, clock(points.at(-1).time))
       : null,
@@ -81,6 +82,11 @@ function picture(title, points, width, spell, top) {
     lines, ends, dots, svg("path", { class: "curve", d: path }));
   setAttribute(node, "focusable", "false");
   return node;
+}
+
+// About how many pixels a label takes; characters of Chinese, Japanese and Korean are wider.
+function wide(text) {
+  return [...text].reduce((sum, one) => sum + (one.codePointAt(0) > 0x2e80 ? 11.5 : 6.6), 0);
 }
 
 function smoothed(points) {
