@@ -254,7 +254,7 @@ def test_a_key_is_made_shown_once_and_revoked(visit: Visit, browser: Browser, li
     sent = dialog.locator(".secret").inner_text()
     assert sent.startswith("omlx-")
     dialog.get_by_role("button", name="Close").click()
-    expect(dialog).to_have_count(0)
+    expect(page.locator("dialog")).to_have_count(0)
     assert sent not in page.content()
     with Visit(browser, visit.url) as other:
         other.open().sign_in(sent)
