@@ -67,16 +67,13 @@ class Prefill:
         return not self._pieces and not self._running
 
     def launch(self, grain: int) -> None:
-        """Begin to compute the next piece, or of a longer one what ends on the grid of `grain`,
-        half of it more rather than less than half; returns before it is done."""
+        """Begin to compute the next piece, of a longer one what `piece_size` says; returns before
+        it is done."""
         piece = self._pieces.popleft()
-        if len(piece) > grain:
-            start = len(self.prefix) + len(self.launched)
-            size = (start + grain) // grain * grain - start
-            size += grain if size < grain // 2 else 0
-            piece, rest = piece[:size], piece[size:]
-            if rest:
-                self._pieces.appendleft(rest)
+        size = piece_size(len(piece), len(self.prefix) + len(self.launched), grain)
+        piece, rest = piece[:size], piece[size:]
+        if rest:
+            self._pieces.appendleft(rest)
         self._model(mx.array([list(piece)]), cache=self.caches)
         states = [cache.state for cache in self.caches]
         mark = _mark(states)
@@ -97,6 +94,16 @@ class Prefill:
         """Wait for all pieces in flight (mutates)."""
         while self._running:
             _mx.eval(self._running.popleft()[1])
+
+
+def piece_size(num_tokens: int, start: int, grain: int) -> int:
+    """How many of a piece's tokens, from place `start` on, are computed at once: all of as many as
+    `grain`; of more what ends on its grid, half a grain more rather than less than half of one."""
+    if num_tokens <= grain:
+        return num_tokens
+    size = grain - start % grain
+    size += grain if size < grain // 2 else 0
+    return min(size, num_tokens)
 
 
 def _mark(states: list[Any]) -> mx.array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omlx.engine.batch import RowInput, RowProgress, RowToken
+from omlx.engine.prefill import piece_size
 from tests.fakes import state
 
 
@@ -148,10 +149,7 @@ class FakeBatch:
 
     def _prefill(self, row: _Row, grain: int) -> RowProgress:
         row.is_reached = True
-        size, start = self.chunk, len(row.tokens)
-        if min(len(row.segments[0]), size) > grain:
-            size = (start + grain) // grain * grain - start
-            size += grain if size < grain // 2 else 0
+        size = piece_size(min(len(row.segments[0]), self.chunk), len(row.tokens), grain)
         piece = row.segments[0][:size]
         row.is_decoding = row.total - row.done == 1
         del row.segments[0][:size]
