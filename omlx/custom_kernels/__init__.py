@@ -8,7 +8,7 @@ models. This module imports nothing, so that asking for the status is what loads
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omlx.custom_kernels.status import KernelStatus
+    from omlx.custom_kernels.records import KernelStatus
 
 
 def native_kernel_status() -> "list[KernelStatus]":

@@ -3,7 +3,7 @@
 Knows nothing of who asks for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omlx.custom_kernels.backend import Backend
@@ -11,7 +11,7 @@ from omlx.custom_kernels.op import Op
 from omlx.custom_kernels.records import Record, Verdict, write_record
 from omlx.custom_kernels.registry import digest
 from omlx.custom_kernels.timing import time_op
-from omlx.custom_kernels.verify import verify
+from omlx.custom_kernels.verify import Verification, verify
 
 OnStep = Callable[[int, int, str], None]
 
@@ -23,37 +23,40 @@ def build(op: Op, backend: Backend, path: Path, progress: OnStep) -> Record | No
     if content is None:
         return None
     checked = verify(op, backend, lambda done, total: progress(done, total, f"verify {op.name}"))
-    if checked.reason:
-        verdict, speedups = Verdict.FAILED, {}
-    else:
-        timed = time_op(op, backend, lambda done, total: progress(done, total, f"time {op.name}"))
-        verdict = Verdict.VERIFIED
-        speedups = {one.case.shape_class: round(one.speedup, 3) for one in timed}
-    record = Record(
-        op=op.name,
-        backend=backend.device.backend,
-        device=backend.device.name,
-        mlx=backend.device.mlx,
-        digest=content,
-        verdict=verdict,
-        reason=checked.reason,
-        num_cases=checked.num_cases,
-        errors=checked.errors,
-        speedups=speedups,
+    timed = (
+        []
+        if checked.reason
+        else time_op(op, backend, lambda done, total: progress(done, total, f"time {op.name}"))
     )
+    speedups = {one.case.shape_class: round(one.speedup, 3) for one in timed}
+    record = record_of(op, backend, content, checked, speedups)
     write_record(path, record)
     return record
 
 
-def broken_record(op: Op, backend: Backend, reason: str) -> Record:
-    """The verdict on a kernel whose process died."""
+def record_of(
+    op: Op,
+    backend: Backend,
+    content: str,
+    checked: Verification,
+    speedups: Mapping[str, float],
+) -> Record:
+    """The verdict on a kernel of that content (see `registry.digest`) by what came of it."""
     device = backend.device
     return Record(
         op=op.name,
         backend=device.backend,
         device=device.name,
         mlx=device.mlx,
-        digest=digest(op, backend) or "",
-        verdict=Verdict.FAILED,
-        reason=reason,
+        digest=content,
+        verdict=Verdict.FAILED if checked.reason else Verdict.VERIFIED,
+        reason=checked.reason,
+        num_cases=checked.num_cases,
+        errors=checked.errors,
+        speedups=speedups,
     )
+
+
+def broken_record(op: Op, backend: Backend, reason: str) -> Record:
+    """The verdict on a kernel whose process died."""
+    return record_of(op, backend, digest(op, backend) or "", Verification({}, 0, reason), {})

@@ -1,13 +1,10 @@
-"""Verdicts on kernels, kept in a file: state/kernels.json of OMLX_HOME.
+"""Verdicts on kernels, in state/kernels.json of OMLX_HOME, and how a kernel stands by them.
 
 A verdict holds for one source, device and version of mlx. What can't be read, or is not of this
 form, is no verdict: the kernel is then verified again. Knows nothing of mlx or of kernels.
 """
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -15,9 +12,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from omlx.errors import OmlxError
+from omlx.settings.replacing import replace_text
 
 _FORMAT = 1
 _TEXTS = ("op", "backend", "device", "mlx", "digest")
+
+
+NOT_BUILT = "not built"
+NO_KERNEL = "no kernel here"
 
 
 class Verdict(StrEnum):
@@ -49,6 +51,39 @@ class Record:
     def holds_for(self) -> tuple[str, str, str, str]:
         """What a newer verdict replaces this one for."""
         return (self.op, self.backend, self.device, self.mlx)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStatus:
+    """One kernel: `state` is "verified", "failed", "not built" (or the verdict is on another
+    source, device or version of mlx) or "no kernel here"; `reason` says why it is not verified.
+
+    `speedups` are by shape class; where one is not above 1, plain mlx is used.
+    """
+
+    name: str
+    summary: str
+    device: str | None
+    state: str
+    reason: str = ""
+    num_cases: int = 0
+    errors: dict[str, float] = field(default_factory=dict[str, float])
+    speedups: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it may be used."""
+        return self.state == Verdict.VERIFIED
+
+    @property
+    def is_for_device(self) -> bool:
+        """Whether it can be built here."""
+        return self.state != NO_KERNEL
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is used for any shape at all."""
+        return any(speedup > 1.0 for speedup in self.speedups.values())
 
 
 def read_records(path: Path) -> tuple[Record, ...]:
@@ -94,17 +129,7 @@ def write_record(path: Path, record: Record) -> None:
     content = {"format": _FORMAT, "records": [asdict(one) for one in [*kept, record]]}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(fresh).replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                Path(fresh).unlink()
-            raise
+        replace_text(path, json.dumps(content, indent=1))
     except OSError as error:
         raise OmlxError(
             f"can't write the verdicts on kernels to {path}: {error.strerror or error}",

@@ -4,40 +4,20 @@ Knows nothing of models; loads mlx to see which device there is.
 """
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from omlx.custom_kernels.backend import Backend, this_backend
 from omlx.custom_kernels.op import Op
-from omlx.custom_kernels.records import Record, find, read_records
+from omlx.custom_kernels.records import (
+    NO_KERNEL,
+    NOT_BUILT,
+    KernelStatus,
+    Record,
+    find,
+    read_records,
+)
 from omlx.custom_kernels.registry import digest, operations
 from omlx.settings.places import home, kernels_path
-
-NOT_BUILT = "not built"
-NO_KERNEL = "no kernel here"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelStatus:
-    """One kernel: `state` is "verified", "failed", "not built" (or the verdict is on another
-    source, device or version of mlx) or "no kernel here"; `reason` says why it is not verified.
-
-    `speedups` are by shape class; where one is not above 1, plain mlx is used.
-    """
-
-    name: str
-    summary: str
-    device: str | None
-    state: str
-    reason: str = ""
-    num_cases: int = 0
-    errors: dict[str, float] = field(default_factory=dict[str, float])
-    speedups: dict[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether it is used for any shape at all."""
-        return any(speedup > 1.0 for speedup in self.speedups.values())
 
 
 def records_of_home() -> Path:

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from omlx.errors import SettingsError
+from omlx.settings.replacing import replace_text
 
 MARK = "omlx-"
 PREFIX_CHARS = 6
@@ -173,18 +173,7 @@ def _check_file(path: Path, status: os.stat_result) -> None:
 
 def write_keys(path: Path, keys: Iterable[Key]) -> None:
     """Put keys in place of those in a file, all or none of them; OSError."""
-    text = _HEAD + "".join(_table(key) for key in keys)
-    # mkstemp files are 0600 from the start.
-    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
+    replace_text(path, _HEAD + "".join(_table(key) for key in keys))
 
 
 def _table(key: Key) -> str:

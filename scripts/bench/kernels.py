@@ -27,12 +27,13 @@ import measure  # noqa: E402
 import mlx.core as mx  # noqa: E402
 
 from omlx.custom_kernels.backend import this_backend  # noqa: E402
+from omlx.custom_kernels.build import record_of  # noqa: E402
 from omlx.custom_kernels.names import NAMES  # noqa: E402
 from omlx.custom_kernels.op import arrays_of  # noqa: E402
-from omlx.custom_kernels.records import Record, Verdict, write_record  # noqa: E402
+from omlx.custom_kernels.records import write_record  # noqa: E402
 from omlx.custom_kernels.registry import digest, operation, operations  # noqa: E402
 from omlx.custom_kernels.timing import COLD_BYTES, chain, time_op  # noqa: E402
-from omlx.custom_kernels.verify import verify  # noqa: E402
+from omlx.custom_kernels.verify import Verification, verify  # noqa: E402
 
 PARTS = ("verify", "time", "decode", "logits")
 # The order in which kernels are timed, should the time not do for all.
@@ -138,24 +139,13 @@ def timed(name, bandwidth, busy):
 def keep(path, found, times):
     """Verdicts as omlx kernel build keeps them, so that models are served as for a user."""
     backend = this_backend()
-    device = backend.device
     for name, rows in times.items():
         checked = found.get(name, {"reason": "", "cases": 0, "errors": {}})
-        write_record(
-            path,
-            Record(
-                op=name,
-                backend=device.backend,
-                device=device.name,
-                mlx=device.mlx,
-                digest=digest(operation(name), backend),
-                verdict=Verdict.FAILED if checked["reason"] else Verdict.VERIFIED,
-                reason=checked["reason"],
-                num_cases=checked["cases"],
-                errors=checked["errors"],
-                speedups={row["class"]: row["host_speedup"] for row in rows},
-            ),
-        )
+        op = operation(name)
+        verification = Verification(checked["errors"], checked["cases"], checked["reason"])
+        speedups = {row["class"]: row["host_speedup"] for row in rows}
+        content = digest(op, backend)
+        write_record(path, record_of(op, backend, content, verification, speedups))
 
 
 def measured(args):

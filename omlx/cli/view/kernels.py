@@ -5,34 +5,11 @@ Knows nothing about how their verdicts came about.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from omlx.cli.view.text import columns, harmless
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """How one kernel stands; the fields are those of KernelStatus."""
-
-    name: str
-    summary: str
-    device: str | None
-    state: str
-    reason: str = ""
-    num_cases: int = 0
-    errors: Mapping[str, float] = field(default_factory=dict[str, float])
-    speedups: Mapping[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether it may be used."""
-        return self.state == "verified"
-
-    @property
-    def is_for_device(self) -> bool:
-        """Whether it can be built here."""
-        return self.state != "no kernel here"
+from omlx.custom_kernels.records import KernelStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +18,12 @@ class Listing:
 
     device: str | None
     backend: str | None
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelStatus, ...]
 
 
 def read_listing(told: Mapping[str, Any]) -> Listing:
     """What the process of kernels told."""
-    kernels = tuple(Kernel(**one) for one in told["kernels"])
+    kernels = tuple(KernelStatus(**one) for one in told["kernels"])
     return Listing(told["device"], told["backend"], kernels)
 
 
@@ -76,7 +53,7 @@ def to_text(listing: Listing, in_use: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _speedups(kernel: Kernel) -> str:
+def _speedups(kernel: KernelStatus) -> str:
     """From the least to the largest."""
     if not kernel.speedups:
         return "-"
